@@ -1,0 +1,166 @@
+"""Data sets kept in a folder, whole or not at all, in a form that loads by memory-mapping.
+
+A folder holds ``features.npy`` (float32), ``graph.safetensors`` (CSC, labels and splits, int64) and
+``dataset.json``, which is written last: a folder without it is not there yet.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from betty.datasets.dataset import Dataset
+from betty.datasets.graph import build_graph
+from betty.datasets.splits import Split
+from betty.errors import BettyError
+from betty.files import read_json, whole_file, write_json
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+MANIFEST, FEATURES, GRAPH = "dataset.json", "features.npy", "graph.safetensors"
+
+
+def load_or_make(
+    folder: Path,
+    made_from: Mapping[str, Any],
+    make: Callable[[], None],
+    name: str,
+    evaluator_name: str | None = None,
+) -> Dataset:
+    """Read the data set of a folder; make it first where it is not there, of another version or cut short.
+
+    Args:
+        folder: of the data set.
+        made_from: as given to :func:`write_cache`.
+        make: calls :func:`write_cache`.
+        name: of the data set.
+        evaluator_name: of OGB's ``Evaluator``, where there is one.
+
+    Raises:
+        BettyError: it was written by a newer Betty, or cannot be made.
+    """
+    dataset = read_cache(folder, made_from, name, evaluator_name)
+    if dataset is None:
+        make()
+        dataset = read_cache(folder, made_from, name, evaluator_name)
+    if dataset is None:
+        raise BettyError(f"{folder} was changed while it was made; delete it and try again")
+    return dataset
+
+
+def write_cache(
+    folder: Path,
+    made_from: Mapping[str, Any],
+    csc: tuple[Tensor, Tensor],
+    labels: Tensor,
+    split: Split,
+    num_classes: int,
+    feature_chunks: Iterable[NDArray[np.float32]],
+) -> None:
+    """Write a data set.
+
+    Args:
+        folder: made if missing; what it holds of an older data set is replaced.
+        made_from: whatever decides what is in it, in JSON's types; :func:`read_cache` compares it.
+        csc: ``indptr`` int64 ``[num_nodes + 1]`` and ``indices`` int64 ``[num_edges]``.
+        labels: int64 ``[num_nodes]``.
+        split: node ids.
+        num_classes: number of classes.
+        feature_chunks: ``[any, num_features]`` each, ``num_nodes`` rows in all; one is in memory at a time.
+
+    Raises:
+        BettyError: there are fewer or more rows of features than nodes.
+    """
+    # Without it, a kill half-way would leave an old manifest beside new files.
+    (folder / MANIFEST).unlink(missing_ok=True)
+    with whole_file(folder / FEATURES) as partial:
+        _write_features(partial, labels.numel(), feature_chunks)
+    indptr, indices = csc
+    with whole_file(folder / GRAPH) as partial:
+        save_file({"indptr": indptr, "indices": indices, "labels": labels, **split._asdict()}, partial)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "made_from": dict(made_from),
+        "num_classes": num_classes,
+        "bytes": {name: (folder / name).stat().st_size for name in (FEATURES, GRAPH)},
+    }
+    write_json(folder / MANIFEST, manifest)
+
+
+def _write_features(path: Path, num_rows: int, chunks: Iterable[NDArray[np.float32]]) -> None:
+    chunks = iter(chunks)
+    first = next(chunks)
+    header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, first.shape[1])}
+    written = 0
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for chunk in chain([first], chunks):
+            file.write(np.ascontiguousarray(chunk, dtype="<f4"))
+            written += len(chunk)
+    if written != num_rows:
+        raise BettyError(f"{path.parent}: there are {written} rows of node features for {num_rows} nodes")
+
+
+def read_cache(
+    folder: Path, made_from: Mapping[str, Any], name: str, evaluator_name: str | None = None
+) -> Dataset | None:
+    """Read a data set by memory-mapping its files.
+
+    Returns:
+        None where there is none, or one of an older version, of other flags or cut short, which is said in the log;
+        it has to be made (again) then.
+
+    Raises:
+        BettyError: it was written by a newer Betty, or its manifest is not JSON.
+    """
+    if not (folder / MANIFEST).exists():
+        return None
+    manifest = read_json(folder / MANIFEST)
+    flaw = _flaw(folder, manifest, made_from)
+    if flaw is None:
+        try:
+            return _map_dataset(folder, manifest["num_classes"], name, evaluator_name)
+        except (SafetensorError, ValueError, OSError) as error:
+            flaw = f"does not load ({error})"
+    logger.info("%s %s; it is made again", folder, flaw)
+    return None
+
+
+def _flaw(folder: Path, manifest: dict[str, Any], made_from: Mapping[str, Any]) -> str | None:
+    version = manifest.get("format_version", 0)
+    if version > FORMAT_VERSION:
+        raise BettyError(
+            f"{folder / MANIFEST} has format {version}, newer than this Betty's {FORMAT_VERSION}; "
+            "update Betty, or delete the folder to make it again"
+        )
+    if version < FORMAT_VERSION or manifest.get("made_from") != dict(made_from):
+        return "is of another version"
+    for name, size in manifest["bytes"].items():
+        path = folder / name
+        if not path.exists() or os.path.getsize(path) != size:
+            return f"lacks {name} or has it cut"
+    return None
+
+
+def _map_dataset(folder: Path, num_classes: int, name: str, evaluator_name: str | None) -> Dataset:
+    tensors = load_file(folder / GRAPH)
+    # Copy on write: PyTorch has no read-only tensors, and nobody's mistake may reach the file.
+    features = np.load(folder / FEATURES, mmap_mode="c", allow_pickle=False)
+    return Dataset(
+        name=name,
+        graph=build_graph(tensors.pop("indptr"), tensors.pop("indices")),
+        features=torch.from_numpy(features),
+        num_classes=num_classes,
+        evaluator_name=evaluator_name,
+        **tensors,
+    )

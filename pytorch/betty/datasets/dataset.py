@@ -1,0 +1,124 @@
+"""What every loader returns, and the checks that it has to pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from betty.errors import BettyError
+
+if TYPE_CHECKING:
+    from betty.dgl_compat import dgl
+
+logger = logging.getLogger(__name__)
+
+NO_LABEL = -1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """A graph with features and labels on its nodes, in host memory.
+
+    Args:
+        name: what it was loaded by; for a file its name without ``.npz``.
+        graph: node ids are int64; the in-edges are what is sampled. Undirected data sets have both directions, and
+            no self-loops.
+        features: float32 ``[num_nodes, num_features]``; may be memory-mapped.
+        labels: int64 ``[num_nodes]``, a class in ``[0, num_classes)`` or -1 for a node without a label.
+        train_ids: int64, nodes to train on; every one has a label, as in the other two.
+        val_ids: int64, nodes to validate on.
+        test_ids: int64, nodes to test on.
+        num_classes: number of classes, at least 1.
+        evaluator_name: the name of OGB's ``Evaluator``, where there is one.
+    """
+
+    name: str
+    graph: dgl.DGLGraph
+    features: Tensor
+    labels: Tensor
+    train_ids: Tensor
+    val_ids: Tensor
+    test_ids: Tensor
+    num_classes: int
+    evaluator_name: str | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return self.labels.numel()
+
+    @property
+    def num_features(self) -> int:
+        return self.features.shape[1]
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, num_nodes={self.num_nodes}, num_edges={self.graph.num_edges()}, "
+            f"num_features={self.num_features}, num_classes={self.num_classes}, train={self.train_ids.numel()}, "
+            f"val={self.val_ids.numel()}, test={self.test_ids.numel()})"
+        )
+
+
+def checked(dataset: Dataset, origin: object) -> Dataset:
+    """The data set with nodes without a label taken out of its splits, once it is known to be consistent.
+
+    Feature values are not read: they may be memory-mapped and far larger than memory.
+
+    Args:
+        dataset: as a loader made it.
+        origin: the file or the name to blame in an error.
+
+    Raises:
+        BettyError: shapes that disagree, a label or an id out of range, no node to train on.
+    """
+    num_nodes = dataset.graph.num_nodes()
+    for what, rows in (("features", dataset.features.shape[0]), ("labels", dataset.labels.shape[0])):
+        if rows != num_nodes:
+            raise BettyError(f"{origin}: the graph has {num_nodes} nodes, but {what} has {rows} rows")
+    _require_labels(dataset.labels, dataset.num_classes, origin)
+    labelled_ids = {
+        part: _labelled_only(getattr(dataset, f"{part}_ids"), dataset.labels, f"{origin}: {part} split")
+        for part in ("train", "val", "test")
+    }
+    if labelled_ids["train"].numel() == 0:
+        raise BettyError(f"{origin}: no node to train on; the training split needs at least one node with a label")
+    return dataclasses.replace(dataset, **{f"{part}_ids": ids for part, ids in labelled_ids.items()})
+
+
+def _require_labels(labels: Tensor, num_classes: int, origin: object) -> None:
+    if labels.numel() == 0:
+        raise BettyError(f"{origin}: the graph has no nodes")
+    low, high = (int(value) for value in labels.aminmax())
+    if low < NO_LABEL or high >= num_classes:
+        raise BettyError(
+            f"{origin}: labels range from {low} to {high}; they have to be classes in [0, {num_classes}), "
+            f"or {NO_LABEL} for a node without a label"
+        )
+
+
+def _labelled_only(node_ids: Tensor, labels: Tensor, origin: str) -> Tensor:
+    if node_ids.numel() == 0:
+        return node_ids
+    low, high = (int(value) for value in node_ids.aminmax())
+    if low < 0 or high >= labels.numel():
+        raise BettyError(f"{origin} has node ids from {low} to {high}, but the graph has {labels.numel()} nodes")
+    has_label = labels.index_select(0, node_ids) != NO_LABEL
+    kept = node_ids[has_label]
+    dropped = node_ids.numel() - kept.numel()
+    if dropped:
+        logger.info("%s: %d of %d nodes have no label and are left out", origin, dropped, node_ids.numel())
+    return kept
+
+
+def require_finite(features: Tensor, origin: object) -> None:
+    """For features in memory: refuse NaN and infinity.
+
+    Raises:
+        BettyError: a feature is not finite.
+    """
+    if not torch.isfinite(features).all():
+        raise BettyError(f"{origin}: node features hold NaN or infinity; replace them")
