@@ -1,0 +1,184 @@
+"""Full batches on disk: a folder of ``safetensors`` files and a JSON manifest that tells what they are.
+
+::
+
+    <root>/<data set>/fan-out-10-25_seed-1236/manifest.json
+                                              epoch-0000_batch-0000.safetensors
+                                              epoch-0001_batch-0000.safetensors
+
+A file holds ``node_ids`` (int64, global ids of the input nodes) and, for each block, input layer first, ``0.indptr``
+(int64) and ``0.indices`` (int32 or int64), ``1.indptr``, … as in :class:`betty.Block`. The sources of every block are
+the first of ``node_ids``.
+
+The manifest is written anew after each file. What it does not name is not there; what it names has the size and the
+checksum that it tells, or is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from betty.blocks import FullBatch, chain_blocks
+from betty.errors import BettyError
+from betty.files import PARTIAL_SUFFIX, sha256, whole_file
+from betty.full_batch.manifest import Recipe, StoredFile, read_manifest, write_manifest
+from betty.full_batch.sampling import check_position
+
+
+class FullBatchWriter:
+    """Writes full batches to a folder, each file whole or not at all, and goes on where an earlier run stopped.
+
+    Whatever was interrupted when, the folder ends in the same bytes. Only one writer may be at work in a folder.
+
+    Args:
+        root: folder of all stored full batches.
+        recipe: what to store.
+
+    Raises:
+        BettyError: the folder holds other full batches or a damaged manifest, or cannot be written.
+    """
+
+    def __init__(self, root: Path, recipe: Recipe) -> None:
+        self.folder = recipe.folder(root)
+        self._recipe = recipe
+        recorded = read_manifest(self.folder, recipe)
+        with _writing(self.folder):
+            for leftover in self.folder.glob(f"*{PARTIAL_SUFFIX}"):
+                leftover.unlink()
+            self._files = {position: file for position, file in recorded.items() if _has_size(self.folder, file)}
+
+    @property
+    def files(self) -> list[StoredFile]:
+        """What is stored, in the order of epochs and batches."""
+        return [self._files[position] for position in sorted(self._files)]
+
+    def missing(self, num_epochs: int) -> list[tuple[int, int]]:
+        """``(epoch, batch)`` of what is still to be written for as many epochs."""
+        positions = [(epoch, batch) for epoch in range(num_epochs) for batch in range(self._recipe.num_batches)]
+        return [position for position in positions if position not in self._files]
+
+    def write(self, epoch: int, batch: int, full_batch: FullBatch) -> StoredFile:
+        """Store a full batch.
+
+        Raises:
+            BettyError: the disk is full, or the folder cannot be written.
+        """
+        # Not safetensors' save_file: its own temporary file would outlive a kill, and only its owner could read it.
+        content = save(_to_tensors(full_batch))
+        file = StoredFile(
+            epoch=epoch,
+            batch=batch,
+            bytes=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+            input_nodes=full_batch.input_ids.numel(),
+            output_nodes=full_batch.output_ids.numel(),
+            edges=tuple(block.num_edges for block in full_batch.blocks),
+        )
+        with _writing(self.folder):
+            with whole_file(self.folder / file.name) as partial:
+                partial.write_bytes(content)
+            self._files[epoch, batch] = file
+            write_manifest(self.folder, self._recipe, self.files)
+        return file
+
+
+class StoredFullBatches:
+    """Full batches that :class:`FullBatchWriter` wrote; the file of one is read when it is asked for, and no other.
+
+    Args:
+        root: folder of all stored full batches.
+        recipe: what is expected there.
+
+    Raises:
+        BettyError: the manifest is damaged, of a newer format, or of other full batches.
+    """
+
+    def __init__(self, root: Path, recipe: Recipe) -> None:
+        self.folder = recipe.folder(root)
+        self.num_batches = recipe.num_batches
+        self._recipe = recipe
+        self._files = read_manifest(self.folder, recipe)
+        self._verified: set[tuple[int, int]] = set()
+
+    def require_epochs(self, num_epochs: int) -> None:
+        """Make sure, before hours of training, that all full batches of the first epochs are stored.
+
+        Raises:
+            BettyError: one is missing.
+        """
+        for epoch in range(num_epochs):
+            for batch in range(self.num_batches):
+                self._file(epoch, batch, num_epochs)
+
+    def load(self, epoch: int, batch: int) -> FullBatch:
+        """The full batch at position ``batch`` of an epoch, both counted from 0.
+
+        Its tensors are memory-mapped. Before the first use the whole file is read once, for its checksum.
+
+        Raises:
+            BettyError: it is not stored, or the file is not as it was written.
+        """
+        check_position(epoch, batch, self.num_batches)
+        file = self._file(epoch, batch, epoch + 1)
+        path = self.folder / file.name
+        if (epoch, batch) not in self._verified:
+            self._verify(path, file)
+            self._verified.add((epoch, batch))
+        with safe_open(path, framework="pt", device="cpu") as content:
+            return _from_tensors({name: content.get_tensor(name) for name in content.keys()})  # noqa: SIM118
+
+    def _file(self, epoch: int, batch: int, num_epochs: int) -> StoredFile:
+        try:
+            return self._files[epoch, batch]
+        except KeyError:
+            command = self._recipe.command(num_epochs)
+            message = f"batch {batch} of epoch {epoch} is not stored in {self.folder}; make it with {command}"
+            raise BettyError(message) from None
+
+    def _verify(self, path: Path, file: StoredFile) -> None:
+        last_epoch, _ = max(self._files)
+        command = self._recipe.command(last_epoch + 1)
+        try:
+            size = path.stat().st_size
+            if size != file.bytes:
+                raise BettyError(f"{path} has {size} bytes instead of {file.bytes}; make it again with {command}")
+            checksum = sha256(path)
+        except OSError as error:
+            raise BettyError(f"{path} cannot be read: {error.strerror}; make it again with {command}") from error
+        if checksum != file.sha256:
+            raise BettyError(f"{path} is damaged: its checksum is another; delete it and make it again with {command}")
+
+
+def _to_tensors(full_batch: FullBatch) -> dict[str, Tensor]:
+    tensors = {"node_ids": full_batch.input_ids}
+    for layer, block in enumerate(full_batch.blocks):
+        tensors[f"{layer}.indptr"] = block.indptr
+        tensors[f"{layer}.indices"] = block.indices
+    return tensors
+
+
+def _from_tensors(tensors: dict[str, Tensor]) -> FullBatch:
+    num_layers = (len(tensors) - 1) // 2
+    layers = [(tensors[f"{layer}.indptr"], tensors[f"{layer}.indices"]) for layer in range(num_layers)]
+    return FullBatch(chain_blocks(layers, tensors["node_ids"]))
+
+
+def _has_size(folder: Path, file: StoredFile) -> bool:
+    path = folder / file.name
+    return path.is_file() and path.stat().st_size == file.bytes
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise BettyError(f"cannot write to {folder}: {reason}; make room there or choose another folder") from error

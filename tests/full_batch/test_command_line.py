@@ -1,0 +1,102 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from betty import load_dataset
+from betty.datasets import graph_fingerprint
+from betty.full_batch import Recipe, SampledFullBatches, StoredFullBatches
+from betty.full_batch.__main__ import main
+from tests.full_batch.graphs import assert_same_bits
+
+FLAGS = ["--dataset", "karate", "--fan-out", "3,5", "--num-epochs", "2", "--batch-size", "7", "--seed", "11"]
+
+
+def run(tmp_path: Path, *flags: str) -> None:
+    main([*FLAGS, "--data-root", str(tmp_path / "data"), "--full-batch-root", str(tmp_path / "stored"), *flags])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "stored" / "karate" / "fan-out-3-5_seed-11_batch-size-7"
+
+
+def test_what_the_command_stores_is_what_sampling_gives(tmp_path):
+    run(tmp_path, "--quiet")
+
+    dataset = load_dataset("karate", root=tmp_path / "data")
+    recipe = Recipe.of("karate", graph_fingerprint(dataset.graph), dataset.train_ids, [3, 5], 11, 7)
+    stored = StoredFullBatches(tmp_path / "stored", recipe)
+    sampled = SampledFullBatches(dataset.graph, dataset.train_ids, [3, 5], 11, 7)
+    assert stored.num_batches == sampled.num_batches > 1
+    for epoch in range(2):
+        for batch in range(sampled.num_batches):
+            assert_same_bits(stored.load(epoch, batch), sampled.load(epoch, batch))
+
+
+def test_sizes_and_speed_are_logged(tmp_path, capfd):
+    run(tmp_path)
+    first = capfd.readouterr().err
+    run(tmp_path)
+    second = capfd.readouterr().err
+
+    assert re.search(r"wrote \d+ batches, [\d.]+ MiB, in [\d.]+ s: [\d.]+ MiB/s, [\d,]+ edges/s", first)
+    assert re.search(r"holds \d+ batches, [\d.]+ MiB; on average \d+ input nodes, \d+ output nodes, \d+ edges", first)
+    assert "stored already" in second
+
+
+def test_quiet_says_nothing(tmp_path, capfd):
+    run(tmp_path, "--quiet")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--fan-out", "3,0"], "at least 1, or -1"),
+        (["--batch-size", "0"], "above 0"),
+        (["--dataset", "no-such-graph"], "no-such-graph"),
+        (["--full-batch-root", __file__], "cannot write to"),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(tmp_path, capfd, flags, message):
+    with pytest.raises(SystemExit) as exit_info:
+        run(tmp_path, "--quiet", *flags)
+
+    error = capfd.readouterr().err
+    assert exit_info.value.code == 2
+    assert message in error
+    assert error.count("\n") == 1
+    assert error.startswith("python -m betty.full_batch: error: ")
+
+
+def test_a_killed_command_goes_on_when_it_is_started_again(tmp_path):
+    many_epochs = ["--quiet", "--num-epochs", "30"]
+    python_path = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-m", "betty.full_batch", *FLAGS, *many_epochs]
+    process = subprocess.Popen(
+        [*command, "--data-root", str(tmp_path / "data"), "--full-batch-root", str(tmp_path / "stored")],
+        env={**os.environ, "PYTHONPATH": python_path},
+    )
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("stored/*/*/epoch-0002*"))) == 0 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    files_left = json.loads((folder(tmp_path) / "manifest.json").read_text())["files"]
+
+    run(tmp_path, *many_epochs)
+    run(tmp_path / "uninterrupted", *many_epochs)
+
+    expected = contents(folder(tmp_path / "uninterrupted"))
+    assert 0 < len(files_left) < len(expected) - 1
+    assert contents(folder(tmp_path)) == expected
