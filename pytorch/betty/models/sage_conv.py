@@ -1,0 +1,69 @@
+"""One GraphSAGE layer on a block's own tensors."""
+
+from torch import Tensor, nn, zeros
+
+from betty.blocks import Block
+from betty.models.aggregators import make_aggregator
+
+
+class SAGEConv(nn.Module):
+    """A GraphSAGE layer: ``W_self · own features + W_neigh · aggregated neighbours + bias``.
+
+    Hamilton, Ying, Leskovec: Inductive Representation Learning on Large Graphs, 2017, algorithm 1. The names and
+    shapes of its weights, their initial distribution and its result are those of ``dgl.nn.SAGEConv``.
+
+    Args:
+        in_feats: channels of a source node.
+        out_feats: channels of the result.
+        aggregator: a name in :data:`betty.models.AGGREGATORS`.
+
+    Raises:
+        BettyError: there is no such aggregator.
+    """
+
+    def __init__(self, in_feats: int, out_feats: int, aggregator: str) -> None:
+        super().__init__()
+        self.in_feats = in_feats
+        self.out_feats = out_feats
+        self.aggregate = make_aggregator(aggregator)
+        for name, layer in self.aggregate.make_layers(in_feats).items():
+            self.add_module(name, layer)
+        self.fc_neigh = nn.Linear(in_feats, out_feats, bias=False)
+        if self.aggregate.includes_self:
+            self.bias = nn.Parameter(zeros(out_feats))
+        else:
+            self.fc_self = nn.Linear(in_feats, out_feats)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights of the linear layers from Glorot's uniform distribution for ReLU, as DGL does."""
+        gain = nn.init.calculate_gain("relu")
+        for layer in self.children():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight, gain=gain)
+
+    @property
+    def projects_first(self) -> bool:
+        """Whether features are projected before they are aggregated: where that leaves fewer channels to aggregate."""
+        return self.aggregate.is_linear and self.in_feats > self.out_feats
+
+    def forward(self, block: Block, x: Tensor) -> Tensor:
+        """Compute the layer.
+
+        Args:
+            block: of any shape, on the device of ``x``.
+            x: floating ``[num_src, in_feats]``, the features of the block's sources.
+
+        Returns:
+            ``[num_dst, out_feats]``.
+        """
+        if self.projects_first:
+            neighbours = self.aggregate(self, block, self.fc_neigh(x))
+        else:
+            neighbours = self.fc_neigh(self.aggregate(self, block, x))
+        if self.aggregate.includes_self:
+            return neighbours + self.bias
+        return neighbours + self.fc_self(x[: block.num_dst])
+
+    def extra_repr(self) -> str:
+        return f"{self.in_feats}, {self.out_feats}, aggregator={type(self.aggregate).__name__.lower()}"
