@@ -1,0 +1,113 @@
+"""Bringing batches to the device, the next one in the background of the training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from betty.blocks import MicroBatch
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedBatch:
+    """A batch on the device, with what it takes to train on it.
+
+    Args:
+        batch: the blocks.
+        features: ``[num_inputs, num_features]``, of the batch's input nodes.
+        labels: int64 ``[num_outputs]``, of its output nodes.
+        prepare_s: seconds that making the blocks took.
+        transfer_s: seconds that gathering the features and copying everything to the device took.
+    """
+
+    batch: MicroBatch
+    features: Tensor
+    labels: Tensor
+    prepare_s: float
+    transfer_s: float
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keep the memory of a batch that another stream made until ``stream`` has used it."""
+        self.batch.record_stream(stream)
+        self.features.record_stream(stream)
+        self.labels.record_stream(stream)
+
+
+class DeviceLoader:
+    """Gathers a batch's features and labels in host memory and copies them with its blocks to the device.
+
+    On CUDA the copy goes through page-locked memory on a stream of its own, so that it runs beside the kernels of
+    the batch in training.
+
+    Args:
+        features: ``[num_nodes, num_features]`` of all nodes, in host memory (may be memory-mapped).
+        labels: int64 ``[num_nodes]``.
+        device: where to train.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, device: torch.device) -> None:
+        self._features = features
+        self._labels = labels
+        self.device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
+        """Bring a batch to the device; what is returned is there already."""
+        start = time.perf_counter()
+        features = self._gather(self._features, batch.input_ids)
+        labels = self._gather(self._labels, batch.output_ids)
+        if self._stream is None:
+            batch, features, labels = batch.to(self.device), features.to(self.device), labels.to(self.device)
+        else:
+            with torch.cuda.stream(self._stream):
+                batch = batch.pin_memory().to(self.device, non_blocking=True)
+                features = features.to(self.device, non_blocking=True)
+                labels = labels.to(self.device, non_blocking=True)
+            self._stream.synchronize()
+        return LoadedBatch(batch, features, labels, prepare_s, time.perf_counter() - start)
+
+    def hand_over(self, loaded: LoadedBatch) -> LoadedBatch:
+        """Let the current stream of the calling thread use what :meth:`load` returned in another thread."""
+        if self._stream is not None:
+            loaded.record_stream(torch.cuda.current_stream(self.device))
+        return loaded
+
+    def _gather(self, values: Tensor, ids: Tensor) -> Tensor:
+        shape = (ids.numel(), *values.shape[1:])
+        gathered = torch.empty(shape, dtype=values.dtype, pin_memory=self._stream is not None)
+        return torch.index_select(values, 0, ids, out=gathered)
+
+
+def one_ahead(load: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+    """Yield ``load(job)`` for every job, the next one being loaded in a background thread.
+
+    A caller that lets each result go when it asks for the next one never has more than two alive: the one in its
+    hands and the one being loaded. An error in the background is raised here, in its turn; closing the iterator
+    waits for the background thread and ends it.
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="one-ahead") as background:
+        jobs = iter(jobs)
+        pending = _submit_next(background, load, jobs)
+        while pending is not None:
+            result = pending.result()
+            pending = _submit_next(background, load, jobs)
+            yield result
+            # Kept here, it would still be alive while the one after the next is loaded.
+            del result
+
+
+def _submit_next(
+    background: ThreadPoolExecutor, load: Callable[[Job], Result], jobs: Iterator[Job]
+) -> Future[Result] | None:
+    for job in jobs:
+        return background.submit(load, job)
+    return None

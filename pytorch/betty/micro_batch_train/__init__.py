@@ -1,0 +1,16 @@
+"""Full batches in parts: partitioned, split into micro-batches, and trained on with accumulated gradients."""
+
+from betty.micro_batch_train.block_dataloader import MicroBatchLoader, split
+from betty.micro_batch_train.graph_partitioner import METHODS, partition, partition_method, re_partition
+from betty.micro_batch_train.redundancy import input_nodes, redundancy
+
+__all__ = [
+    "METHODS",
+    "MicroBatchLoader",
+    "input_nodes",
+    "partition",
+    "partition_method",
+    "re_partition",
+    "redundancy",
+    "split",
+]

@@ -1,0 +1,147 @@
+"""Partitioning the output nodes of a full batch into the parts that become micro-batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from betty.blocks import FullBatch
+from betty.errors import BettyError
+from betty.micro_batch_train.block_dataloader import MicroBatchCutter
+from betty.micro_batch_train.metis import minimum_cut
+from betty.micro_batch_train.output_graphs import induced_graph, redundancy_graph
+from betty.micro_batch_train.redundancy import input_nodes
+from betty.seeds import derive_seed, generator
+
+logger = logging.getLogger(__name__)
+
+PartitionMethod = Callable[[FullBatch, int, int], Tensor]
+
+METHODS: dict[str, PartitionMethod] = {}
+"""Every method by its name.
+
+A method takes a full batch, the number of parts (above 1, below the number of output nodes) and a seed, and returns
+the part of every output node, int64 ``[num_outputs]``. It may leave parts empty.
+"""
+
+
+def partition_method(name: str) -> Callable[[PartitionMethod], PartitionMethod]:
+    """Make a function known to :func:`partition` under a name."""
+
+    def register(method: PartitionMethod) -> PartitionMethod:
+        METHODS[name] = method
+        return method
+
+    return register
+
+
+@partition_method("range")
+def _range_parts(full_batch: FullBatch, num_parts: int, seed: int) -> Tensor:
+    """Output nodes in their order, in parts whose sizes differ by one at most."""
+    num_outputs = full_batch.output_ids.numel()
+    return torch.arange(num_outputs) * num_parts // num_outputs
+
+
+@partition_method("random")
+def _random_parts(full_batch: FullBatch, num_parts: int, seed: int) -> Tensor:
+    """Output nodes in random order, in parts whose sizes differ by one at most."""
+    return torch.randperm(full_batch.output_ids.numel(), generator=generator(seed, "partition")) % num_parts
+
+
+@partition_method("metis")
+def _metis_parts(full_batch: FullBatch, num_parts: int, seed: int) -> Tensor:
+    """A minimum cut of the edges of the last block that join two output nodes."""
+    return minimum_cut(induced_graph(full_batch.blocks[-1]), num_parts, derive_seed(seed, "partition"))
+
+
+@partition_method("REG")
+def _redundancy_embedded_parts(full_batch: FullBatch, num_parts: int, seed: int) -> Tensor:
+    """A minimum cut of the redundancy-embedded graph (Betty, ASPLOS 2023, section 4)."""
+    return minimum_cut(redundancy_graph(full_batch.blocks[-1]), num_parts, derive_seed(seed, "partition"))
+
+
+def partition(full_batch: FullBatch, num_parts: int, method: str = "REG", seed: int = 0) -> list[Tensor]:
+    """Partition the output nodes of a full batch.
+
+    Args:
+        full_batch: in host memory.
+        num_parts: how many parts to make. Parts that come out empty are left out, so that there are never more parts
+            than output nodes; METIS leaves some empty where parts are to hold a few nodes only.
+        method: a name in :data:`METHODS`, in any case.
+        seed: the same seed gives the same parts.
+
+    Returns:
+        int64 tensors of positions in ``full_batch.output_ids``: each ascending and not empty, all disjoint, together
+        every position.
+
+    Raises:
+        BettyError: no such method, or ``num_parts`` is below 1.
+    """
+    assign = _find_method(method)
+    if num_parts < 1:
+        raise BettyError(f"cannot make {num_parts} parts of a full batch; ask for 1 or more")
+    num_outputs = full_batch.output_ids.numel()
+    if num_parts == 1 or num_outputs == 0:
+        part_of_output = torch.zeros(num_outputs, dtype=torch.int64)
+    elif num_parts >= num_outputs:
+        part_of_output = torch.arange(num_outputs)
+    else:
+        part_of_output = assign(full_batch, num_parts, seed)
+    return _positions_by_part(part_of_output)
+
+
+def _find_method(name: str) -> PartitionMethod:
+    for known, method in METHODS.items():
+        if known.lower() == name.lower():
+            return method
+    raise BettyError(f"unknown partitioning method {name!r}; known are: {', '.join(METHODS)}")
+
+
+def _positions_by_part(part_of_output: Tensor) -> list[Tensor]:
+    sizes = part_of_output.bincount()
+    positions = part_of_output.argsort(stable=True)
+    return list(positions.split(sizes[sizes > 0].tolist())) if positions.numel() else []
+
+
+def re_partition(
+    full_batch: FullBatch, parts: Sequence[Tensor], times: int, method: str = "REG", seed: int = 0
+) -> list[Tensor]:
+    """Split the micro-batch with the most input nodes in two, again and again.
+
+    A micro-batch of one output node cannot be split; then the next largest is. Where none is left, it ends early.
+
+    Args:
+        full_batch: in host memory.
+        parts: as :func:`partition` returns them.
+        times: how often to split.
+        method: partitions the micro-batch to be split; a name in :data:`METHODS`, in any case.
+        seed: for the method.
+
+    Returns:
+        ``parts``, the two halves in the place of what was split.
+
+    Raises:
+        BettyError: no such method.
+    """
+    _find_method(method)
+    parts = list(parts)
+    for done in range(times):
+        largest = _largest_divisible(full_batch, parts)
+        if largest is None:
+            logger.info("re-partitioned %d of %d times: every micro-batch is down to one output node", done, times)
+            break
+        part = parts[largest]
+        halves = partition(MicroBatchCutter(full_batch).cut(part), 2, method, seed)
+        parts[largest : largest + 1] = [part.index_select(0, half) for half in halves]
+    return parts
+
+
+def _largest_divisible(full_batch: FullBatch, parts: Sequence[Tensor]) -> int | None:
+    """The part with the most input nodes among those of several output nodes."""
+    is_divisible = torch.tensor([part.numel() > 1 for part in parts], dtype=torch.bool)
+    if not is_divisible.any():
+        return None
+    return int(input_nodes(full_batch, parts).where(is_divisible, -1).argmax())
