@@ -1,0 +1,23 @@
+"""Betty: train graph neural networks on batches that do not fit on the device, with the result of the whole batch."""
+
+from betty.blocks import Block, FullBatch, MicroBatch
+from betty.datasets import load_dataset
+from betty.errors import BettyError
+from betty.full_batch import sample_full_batch
+from betty.micro_batch_train import partition, redundancy, split
+from betty.models import MLP, GraphSAGE
+
+__all__ = [
+    "MLP",
+    "BettyError",
+    "Block",
+    "FullBatch",
+    "GraphSAGE",
+    "MicroBatch",
+    "load_dataset",
+    "partition",
+    "redundancy",
+    "sample_full_batch",
+    "split",
+]
+__version__ = "0.1.0"

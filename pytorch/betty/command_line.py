@@ -1,0 +1,148 @@
+"""What Betty's command lines share: flags, their types, logging, and errors in one line."""
+
+import argparse
+import logging
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from betty.errors import BettyError
+
+
+class CommandLineParser(argparse.ArgumentParser):
+    """Prints a default beside each flag, and a wrong flag as one line."""
+
+    def __init__(self, module: str, description: str) -> None:
+        super().__init__(
+            prog=f"python -m {module}",
+            description=description,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
+
+
+def run_command(prog: str, command: Callable[[], None]) -> None:
+    """Run a command; a :class:`BettyError` ends it as one line on the error stream and exit code 2."""
+    try:
+        command()
+    except BettyError as error:
+        sys.exit(_fail(prog, error))
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _fail(prog: str, error: BettyError) -> int:
+    print(f"{prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
+def set_up_logging(quiet: bool) -> None:
+    """Send the log to the error stream: its messages, or with ``quiet`` only warnings."""
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", force=True)
+
+
+def fan_outs(text: str) -> list[int]:
+    """``"10,25"`` as ``[10, 25]``; ``-1`` takes all neighbours."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 10,25") from None
+    if any(value < 1 and value != -1 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r}: each fan-out is at least 1, or -1 for all neighbours")
+    return values
+
+
+def positive_int(text: str) -> int:
+    value = non_negative_int(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return value
+
+
+def non_negative_int(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return value
+
+
+def probability(text: str) -> float:
+    value = non_negative_float(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0 and below 1")
+    return value
+
+
+def non_negative_float(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
+def positive_float(text: str) -> float:
+    value = non_negative_float(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def device(text: str) -> torch.device:
+    """``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, …, where this machine has it."""
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(text)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise argparse.ArgumentTypeError(f"this machine has no device {text!r}; try cpu") from None
+    return chosen
+
+
+def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data set")
+    group.add_argument("--dataset", default="synthetic-arxiv", help="name of a data set, or path of an .npz graph")
+    group.add_argument("--data-root", type=Path, default=Path("data"), help="folder for data sets")
+    group.add_argument("--average-degree", type=positive_float, help="of a synthetic data set, instead of its own")
+    group.add_argument("--split", type=non_negative_int, default=0, help="of an .npz graph with several splits")
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("full batches")
+    group.add_argument(
+        "--fan-out",
+        type=fan_outs,
+        default=[10, 25],
+        metavar="N,N,…",
+        help="neighbours sampled per layer, input layer first; -1 takes all",
+    )
+    group.add_argument(
+        "--batch-size",
+        type=positive_int,
+        default=None,
+        help="output nodes of a full batch; all training nodes if not given",
+    )
+    group.add_argument(
+        "--full-batch-root", type=Path, default=Path("betty_dataset"), help="folder of stored full batches"
+    )
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument("--num-epochs", type=positive_int, default=5, help="epochs")
+    group.add_argument("--seed", type=non_negative_int, default=1236, help="seed of everything random")
+    group.add_argument("--quiet", action="store_true", help="no progress bars, no tables, only warnings")

@@ -1,0 +1,1 @@
+"""The baseline: independent mini-batches with an optimizer step each."""

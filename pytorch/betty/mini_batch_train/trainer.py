@@ -1,0 +1,58 @@
+"""Training by mini-batches, the baseline: independent batches with an optimizer step each."""
+
+from __future__ import annotations
+
+import time
+
+from torch import nn
+from torch.optim import Optimizer
+
+from betty.blocks import MicroBatch
+from betty.device_loader import DeviceLoader, LoadedBatch, one_ahead
+from betty.full_batch import FullBatchSource
+from betty.training import EpochRecord, PeakOfEpoch, backward_on_share
+
+
+class MiniBatchTrainer:
+    """Trains on small sampled batches, each of which must fit on the device by itself.
+
+    Args:
+        mini_batches: of every epoch.
+        device_loader: brings them to the device.
+    """
+
+    def __init__(self, mini_batches: FullBatchSource, device_loader: DeviceLoader) -> None:
+        self._mini_batches = mini_batches
+        self._device_loader = device_loader
+
+    def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
+        """Train on every mini-batch of an epoch, the next one being sampled in the background."""
+        memory = PeakOfEpoch(self._device_loader.device)
+        loss, sample_s, transfer_s, batches = 0.0, 0.0, 0.0, []
+
+        def load(batch: int) -> LoadedBatch:
+            start = time.perf_counter()
+            sampled = MicroBatch(self._mini_batches.load(epoch, batch).blocks, weight=1.0)
+            return self._device_loader.load(sampled, prepare_s=time.perf_counter() - start)
+
+        for loaded in one_ahead(load, range(self._mini_batches.num_batches)):
+            self._device_loader.hand_over(loaded)
+            num_outputs = loaded.labels.numel()
+            optimizer.zero_grad(set_to_none=True)
+            share, record = backward_on_share(model, loaded, num_outputs)
+            optimizer.step()
+            loss += share.item() * num_outputs
+            sample_s += loaded.prepare_s
+            transfer_s += loaded.transfer_s
+            batches.append(record)
+        return EpochRecord(
+            loss=loss / sum(record.output_nodes for record in batches),
+            redundancy=None,
+            estimated_peak_bytes=None,
+            peak_memory_bytes=memory.peak_bytes,
+            sample_s=sample_s,
+            partition_s=0.0,
+            split_s=0.0,
+            transfer_s=transfer_s,
+            batches=batches,
+        )

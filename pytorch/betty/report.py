@@ -1,0 +1,133 @@
+"""A finished command in numbers, a table and a picture."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from betty.files import whole_file
+
+Metrics = dict[str, Any]
+
+SECONDS = ("sample_s", "partition_s", "split_s", "transfer_s", "compute_s", "epoch_s")
+
+
+def summarize(epochs: Sequence[Metrics]) -> dict[str, Any]:
+    """Condense the epochs' objects into ``summary.json``.
+
+    A run's test accuracy is that of its epoch with the best validation accuracy (the first such epoch).
+
+    Args:
+        epochs: the objects of ``metrics.jsonl``, of one or more runs.
+
+    Returns:
+        A JSON object: every run's outcome, their mean and standard deviation, and means over all epochs.
+    """
+    runs = [_summarize_run(run, [e for e in epochs if e["run"] == run]) for run in sorted({e["run"] for e in epochs})]
+    peaks = [e["peak_memory_bytes"] for e in epochs if e["peak_memory_bytes"] is not None]
+    return {
+        "num_runs": len(runs),
+        "num_epochs": len(epochs) // len(runs),
+        **{name: _spread([run[name] for run in runs]) for name in ("final_loss", "val_acc", "test_acc")},
+        "num_micro_batches": statistics.fmean(e["num_micro_batches"] for e in epochs),
+        "input_nodes": statistics.fmean(e["input_nodes"] for e in epochs),
+        "redundancy": _mean([e["redundancy"] for e in epochs]),
+        "peak_memory_bytes": max(peaks, default=None),
+        **{name: statistics.fmean(e[name] for e in epochs) for name in SECONDS},
+        "runs": runs,
+    }
+
+
+def _summarize_run(run: int, epochs: Sequence[Metrics]) -> dict[str, Any]:
+    evaluated = [e for e in epochs if e["val_acc"] is not None]
+    best = max(evaluated, key=lambda e: e["val_acc"], default=None)
+    names = ("train_acc", "val_acc", "test_acc")
+    return {
+        "run": run,
+        "final_loss": epochs[-1]["loss"],
+        "best_epoch": best["epoch"] if best else None,
+        **{name: best[name] if best else None for name in names},
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return {"mean": statistics.fmean(known), "std": statistics.stdev(known) if len(known) > 1 else 0.0}
+
+
+def summary_table(summary: dict[str, Any]) -> str:
+    """The summary as the terminal shows it."""
+    rows = [
+        ("final loss", _spread_text(summary["final_loss"], "{:.4f}")),
+        ("validation accuracy", _spread_text(summary["val_acc"], "{:.4f}")),
+        ("test accuracy", _spread_text(summary["test_acc"], "{:.4f}")),
+        ("micro-batches an epoch", f"{summary['num_micro_batches']:.1f}"),
+        ("input nodes an epoch", f"{summary['input_nodes']:,.0f}"),
+        ("redundancy", _text(summary["redundancy"], "{:.3f}")),
+        ("peak memory", _text(summary["peak_memory_bytes"], "{:,} bytes")),
+        *((f"{name.removesuffix('_s')} time an epoch", f"{summary[name]:.3f} s") for name in SECONDS),
+    ]
+    shown = [(name, text) for name, text in rows if text]
+    width = max(len(name) for name, _ in shown)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in shown)
+
+
+def _text(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _spread_text(spread: dict[str, float] | None, form: str) -> str:
+    return "" if spread is None else f"{form.format(spread['mean'])} ± {form.format(spread['std'])}"
+
+
+def plot_run(path: Path, epochs: Sequence[Metrics], batches: Sequence[dict[str, Any]]) -> None:
+    """Draw loss and accuracy over epochs, and the last epoch's micro-batches.
+
+    Args:
+        path: of the PNG file.
+        epochs: the objects of ``metrics.jsonl``.
+        batches: the objects of ``micro_batches.json``.
+    """
+    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(10, 6.5), layout="constrained")
+        loss, accuracy, nodes, seconds = figure.subplots(2, 2).flat
+        _plot_epochs(loss, epochs, {"loss": "-"}, "training loss")
+        _plot_epochs(accuracy, epochs, {"train_acc": ":", "val_acc": "--", "test_acc": "-"}, "accuracy")
+        _plot_batches(nodes, batches, {"input_nodes": "0.7", "output_nodes": "0.2"}, "nodes")
+        _plot_batches(seconds, batches, {"compute_s": "0.45"}, "forward and backward (s)")
+        with whole_file(path) as partial:
+            figure.savefig(partial, format="png", dpi=120)
+
+
+def _plot_epochs(axes: Axes, epochs: Sequence[Metrics], styles: dict[str, str], label: str) -> None:
+    for run in sorted({e["run"] for e in epochs}):
+        for name, style in styles.items():
+            known = [(e["epoch"], e[name]) for e in epochs if e["run"] == run and e[name] is not None]
+            if known:
+                first_run_only = name.removesuffix("_acc") if run == 0 else None
+                axes.plot(*zip(*known, strict=True), style, color=f"C{run % 10}", label=first_run_only, markersize=3)
+    axes.set(xlabel="epoch", ylabel=label)
+    if len(styles) > 1 and axes.lines:
+        axes.legend(frameon=False)
+
+
+def _plot_batches(axes: Axes, batches: Sequence[dict[str, Any]], colors: dict[str, str], label: str) -> None:
+    for name, color in colors.items():
+        legend = name.replace("_", " ").removesuffix(" s")
+        axes.bar(range(len(batches)), [batch[name] for batch in batches], color=color, label=legend)
+    axes.set(xlabel="micro-batch of the last epoch", ylabel=label)
+    if len(colors) > 1:
+        axes.legend(frameon=False)

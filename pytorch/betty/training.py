@@ -1,0 +1,219 @@
+"""What both trainers share: runs, epochs, evaluation and what is recorded of them.
+
+A trainer brings the function that trains one epoch; everything around it is here, top to bottom.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from betty.datasets import Dataset, csc
+from betty.device_loader import LoadedBatch
+from betty.evaluation import Scores, evaluate, layerwise_inference
+from betty.progress import progress_bar
+from betty.run_folder import RunFolder
+from betty.seeds import seeded
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """One micro-batch's (or mini-batch's) share of an epoch: its size in nodes and edges, and its seconds."""
+
+    output_nodes: int
+    input_nodes: int
+    edges: int
+    compute_s: float
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What training one epoch did. Times in seconds, memory in bytes; ``None`` where it is not known.
+
+    Batches are made and copied in the background of the computation, so the times may sum to more than the epoch's.
+    """
+
+    loss: float
+    redundancy: float | None
+    estimated_peak_bytes: int | None
+    peak_memory_bytes: int | None
+    sample_s: float
+    partition_s: float
+    split_s: float
+    transfer_s: float
+    batches: list[BatchRecord]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train and when to look.
+
+    Args:
+        num_epochs: epochs of a run.
+        num_runs: runs, which differ in initial weights, dropout and partition.
+        eval_every: epochs between evaluations, the last epoch being evaluated too; ``None`` for none at all.
+        log_every: epochs between lines of the log.
+        seed: of everything random.
+    """
+
+    num_epochs: int
+    num_runs: int
+    eval_every: int | None
+    log_every: int
+    seed: int
+
+    def evaluates(self, epoch: int) -> bool:
+        last = epoch + 1 == self.num_epochs
+        return self.eval_every is not None and (last or (epoch + 1) % self.eval_every == 0)
+
+
+TrainEpoch = Callable[[nn.Module, Optimizer, int, int], EpochRecord]
+"""Trains one epoch: ``train_epoch(model, optimizer, run, epoch)``."""
+
+
+def fit(
+    new_model: Callable[[], nn.Module],
+    new_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+    train_epoch: TrainEpoch,
+    dataset: Dataset,
+    schedule: Schedule,
+    folder: RunFolder,
+    device: torch.device,
+) -> list[dict[str, Any]]:
+    """Train all runs, going on from the folder's checkpoint where it has one.
+
+    Args:
+        new_model: makes a model with fresh weights.
+        new_optimizer: makes its optimizer, given the parameters.
+        train_epoch: the trainer's own part.
+        dataset: for the evaluation.
+        schedule: how long, and when to evaluate.
+        folder: where everything is written.
+        device: where the model is.
+
+    Returns:
+        The epochs' objects of ``metrics.jsonl``.
+    """
+    checkpoint = folder.begin()
+    first_run = checkpoint.run if checkpoint else 0
+    if checkpoint:
+        logger.info("going on after epoch %d of run %d", checkpoint.epoch, checkpoint.run)
+    for run in range(first_run, schedule.num_runs):
+        with seeded(device, schedule.seed, "weights", run):
+            model = new_model().to(device)
+        optimizer = new_optimizer(model.parameters())
+        first_epoch = 0
+        if checkpoint and checkpoint.run == run:
+            model.load_state_dict(checkpoint.model)
+            optimizer.load_state_dict(checkpoint.optimizer)
+            first_epoch = checkpoint.epoch + 1
+        for epoch in progress_bar(range(first_epoch, schedule.num_epochs), f"run {run}"):
+            start = time.perf_counter()
+            model.train()
+            with seeded(device, schedule.seed, "dropout", run, epoch):
+                record = train_epoch(model, optimizer, run, epoch)
+            epoch_s = time.perf_counter() - start
+            scores = score(model, dataset, device) if schedule.evaluates(epoch) else Scores(None, None, None)
+            metrics = epoch_metrics(run, epoch, record, scores, epoch_s)
+            folder.write_batches([asdict(batch) for batch in record.batches])
+            folder.append_epoch(metrics)
+            folder.save_checkpoint(run, epoch, model, optimizer)
+            if (epoch + 1) % schedule.log_every == 0:
+                with logging_redirect_tqdm():
+                    logger.info(epoch_line(metrics))
+    folder.save_weights(model)
+    return folder.epochs()
+
+
+def score(model: nn.Module, dataset: Dataset, device: torch.device) -> Scores:
+    """Evaluate a model on the data set's splits, layer by layer with full neighbourhoods."""
+    indptr, indices = csc(dataset.graph)
+    logits = layerwise_inference(model, indptr, indices, dataset.features, device)
+    return evaluate(
+        logits, dataset.labels, dataset.train_ids, dataset.val_ids, dataset.test_ids, dataset.evaluator_name
+    )
+
+
+def epoch_metrics(run: int, epoch: int, record: EpochRecord, scores: Scores, epoch_s: float) -> dict[str, Any]:
+    """An epoch's object in ``metrics.jsonl``."""
+    return {
+        "run": run,
+        "epoch": epoch,
+        "loss": record.loss,
+        "train_acc": scores.train_acc,
+        "val_acc": scores.val_acc,
+        "test_acc": scores.test_acc,
+        "num_micro_batches": len(record.batches),
+        "input_nodes": sum(batch.input_nodes for batch in record.batches),
+        "redundancy": record.redundancy,
+        "estimated_peak_bytes": record.estimated_peak_bytes,
+        "peak_memory_bytes": record.peak_memory_bytes,
+        "sample_s": record.sample_s,
+        "partition_s": record.partition_s,
+        "split_s": record.split_s,
+        "transfer_s": record.transfer_s,
+        "compute_s": sum(batch.compute_s for batch in record.batches),
+        "epoch_s": epoch_s,
+    }
+
+
+def epoch_line(metrics: dict[str, Any]) -> str:
+    """The same in one line of the log."""
+    parts = [f"run {metrics['run']} epoch {metrics['epoch']}", f"loss {metrics['loss']:.4f}"]
+    parts += [
+        f"{split} {metrics[f'{split}_acc']:.4f}"
+        for split in ("train", "val", "test")
+        if metrics[f"{split}_acc"] is not None
+    ]
+    parts += [f"{metrics['num_micro_batches']} batches", f"{metrics['input_nodes']:,} input nodes"]
+    return ", ".join([*parts, f"{metrics['epoch_s']:.2f} s"])
+
+
+class PeakOfEpoch:
+    """Peak bytes of tensors on the device since it was made; ``None`` on devices that do not count for free."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
+
+
+def backward_on_share(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -> tuple[Tensor, BatchRecord]:
+    """Add a batch's share of the loss's gradient to the parameters'.
+
+    The share is the sum of the losses of the batch's output nodes divided by ``num_outputs``, so that the shares of
+    all micro-batches sum to the mean loss of the full batch, and their gradients to its gradient.
+
+    Args:
+        model: called as ``model(blocks, features)``.
+        loaded: the batch.
+        num_outputs: output nodes of the full batch.
+
+    Returns:
+        The share of the loss (a scalar, detached), and the batch's record.
+    """
+    start = time.perf_counter()
+    logits = model(loaded.batch.blocks, loaded.features)
+    loss = nn.functional.cross_entropy(logits, loaded.labels, reduction="sum") / num_outputs
+    loss.backward()
+    if loss.is_cuda:
+        torch.cuda.synchronize(loss.device)
+    batch = loaded.batch
+    record = BatchRecord(
+        batch.output_ids.numel(), batch.input_ids.numel(), batch.num_edges, time.perf_counter() - start
+    )
+    return loss.detach(), record

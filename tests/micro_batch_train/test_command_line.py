@@ -1,0 +1,169 @@
+"""The command lines from end to end, on a tiny graph."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from betty.full_batch.__main__ import main as store_full_batches
+from betty.micro_batch_train.__main__ import main as train_by_micro_batches
+from betty.mini_batch_train.__main__ import main as train_by_mini_batches
+
+FIELDS = [
+    "epoch",
+    "loss",
+    "train_acc",
+    "val_acc",
+    "test_acc",
+    "num_micro_batches",
+    "input_nodes",
+    "redundancy",
+    "estimated_peak_bytes",
+    "peak_memory_bytes",
+    "sample_s",
+    "partition_s",
+    "split_s",
+    "transfer_s",
+    "compute_s",
+    "epoch_s",
+]
+
+
+@pytest.fixture(scope="module")
+def data_flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    root = tmp_path_factory.mktemp("data")
+    return [
+        "--dataset",
+        "synthetic-tiny",
+        "--data-root",
+        str(root / "data"),
+        "--full-batch-root",
+        str(root / "batches"),
+    ]
+
+
+def train(data_flags: list[str], output: Path, *more: str) -> list[dict]:
+    train_by_micro_batches([*data_flags, "--quiet", "--output", str(output), *more])
+    return read_epochs(output)
+
+
+def read_epochs(output: Path) -> list[dict]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(epochs: list[dict]) -> list[dict]:
+    return [{name: value for name, value in epoch.items() if not name.endswith("_s")} for epoch in epochs]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    weights = [load_file(folder / "model.safetensors") for folder in (one, other)]
+    return all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_run_writes_everything_that_it_promises(data_flags: list[str], tmp_path: Path) -> None:
+    epochs = train(data_flags, tmp_path, "--num-epochs", "2", "--num-batch", "3", "--eval", "--eval-every", "2")
+    assert [set(FIELDS) - set(epoch) for epoch in epochs] == [set(), set()]
+    assert [epoch["val_acc"] is None for epoch in epochs] == [True, False]
+    assert all(epoch["num_micro_batches"] == 3 for epoch in epochs)
+    assert json.loads((tmp_path / "config.json").read_text())["flags"]["num_batch"] == 3
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["test_acc"]["mean"] == epochs[-1]["test_acc"]
+    assert len(json.loads((tmp_path / "micro_batches.json").read_text())) == 3
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_the_same_flags_give_the_same_numbers(data_flags: list[str], tmp_path: Path) -> None:
+    first = train(data_flags, tmp_path / "a", "--num-epochs", "2", "--num-runs", "2")
+    second = train(data_flags, tmp_path / "b", "--num-epochs", "2", "--num-runs", "2")
+    assert without_times(first) == without_times(second)
+    assert same_weights(tmp_path / "a", tmp_path / "b")
+    losses = {(epoch["run"], epoch["epoch"]): epoch["loss"] for epoch in first}
+    assert losses[0, 1] != losses[1, 1]
+
+
+@pytest.mark.parametrize("batch_flags", [[], ["--batch-size", "100"]])
+def test_stored_full_batches_train_bit_for_bit_as_sampled_ones(
+    data_flags: list[str], tmp_path: Path, batch_flags: list[str]
+) -> None:
+    store_full_batches([*data_flags, *batch_flags, "--num-epochs", "2", "--quiet"])
+    stored = train(data_flags, tmp_path / "stored", *batch_flags, "--num-epochs", "2", "--load-full-batch")
+    sampled = train(data_flags, tmp_path / "sampled", *batch_flags, "--num-epochs", "2")
+    assert without_times(stored) == without_times(sampled)
+    assert same_weights(tmp_path / "stored", tmp_path / "sampled")
+
+
+def test_a_killed_run_goes_on_and_ends_in_the_same_numbers(data_flags: list[str], tmp_path: Path) -> None:
+    flags = [*data_flags, "--quiet", "--num-runs", "2", "--num-epochs", "30", "--eval"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "pytorch")}
+    command = [sys.executable, "-m", "betty.micro_batch_train", *flags, "--output", str(tmp_path / "killed")]
+    process = subprocess.Popen(command, env=environment)
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 3):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "summary.json").exists()
+
+    train_by_micro_batches([*flags, "--output", str(tmp_path / "killed"), "--resume"])
+    train_by_micro_batches([*flags, "--output", str(tmp_path / "whole")])
+    assert without_times(read_epochs(tmp_path / "killed")) == without_times(read_epochs(tmp_path / "whole"))
+    assert same_weights(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--fan-out", "10"], "--num-layers 2 needs as many fan-outs, --fan-out has 1"),
+        (["--fan-out", "10,0"], "each fan-out is at least 1"),
+        (["--fan-out", "ten"], "is not a list of whole numbers"),
+        (["--num-batch", "0"], "is not a whole number above 0"),
+        (["--aggre", "median"], "invalid choice: 'median'"),
+        (["--selection-method", "best"], "invalid choice: 'best'"),
+        (["--dropout", "1"], "below 1"),
+        (["--lr", "nan"], "is not a number"),
+        (["--device", "quantum"], "this machine has no device 'quantum'"),
+        (["--dataset", "nonsense"], "there is no data set 'nonsense'"),
+        (["--dataset", "missing.npz"], "missing.npz"),
+        (["--load-full-batch", "--seed", "99"], "is not stored in"),
+        (["--num-layer", "2"], "unrecognized arguments"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    data_flags: list[str], tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        train_by_micro_batches([*data_flags, "--quiet", "--output", str(tmp_path / "run"), *flags])
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_mini_batches_are_the_baseline_with_a_step_each(data_flags: list[str], tmp_path: Path) -> None:
+    train_by_mini_batches(
+        [*data_flags, "--quiet", "--output", str(tmp_path), "--batch-size", "100", "--num-epochs", "2", "--eval"]
+    )
+    epochs = read_epochs(tmp_path)
+    num_training_nodes = sum(
+        batch["output_nodes"] for batch in json.loads((tmp_path / "micro_batches.json").read_text())
+    )
+    assert [epoch["num_micro_batches"] for epoch in epochs] == [-(-num_training_nodes // 100)] * 2
+    assert epochs[-1]["redundancy"] is None
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    assert epochs[-1]["test_acc"] is not None
+
+
+def test_the_mlp_sees_no_neighbours(data_flags: list[str], tmp_path: Path) -> None:
+    epochs = train(data_flags, tmp_path, "--model", "mlp", "--num-epochs", "2")
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    assert {name.split(".")[0] for name in load_file(tmp_path / "model.safetensors")} == {"layers"}
