@@ -10,7 +10,7 @@ from torch import Tensor
 
 from betty.blocks import FullBatch
 from betty.errors import BettyError
-from betty.micro_batch_train.block_dataloader import MicroBatchCutter
+from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.metis import minimum_cut
 from betty.micro_batch_train.output_graphs import induced_graph, redundancy_graph
 from betty.micro_batch_train.redundancy import input_nodes
@@ -134,7 +134,8 @@ def re_partition(
             logger.info("re-partitioned %d of %d times: every micro-batch is down to one output node", done, times)
             break
         part = parts[largest]
-        halves = partition(MicroBatchCutter(full_batch).cut(part), 2, method, seed)
+        (micro_batch,) = MicroBatchCutter(full_batch).cut([part])
+        halves = partition(micro_batch, 2, method, seed)
         parts[largest : largest + 1] = [part.index_select(0, half) for half in halves]
     return parts
 

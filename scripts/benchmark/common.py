@@ -1,0 +1,53 @@
+"""What the benchmarks share: their graphs, their clock, and tables for the README."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from betty import load_dataset
+from betty.datasets import Dataset
+
+PROJECT = Path(__file__).parents[2]
+GRAPHS = Path(os.environ.get("GRAPHS", PROJECT.parent / "shared" / "data"))
+DATA_ROOT = PROJECT / "data"
+REAL_GRAPHS = ("cora", "citeseer", "tolokers")
+
+
+def load_graph(name: str) -> Dataset:
+    """A real graph from ``$GRAPHS``, or a synthetic one."""
+    return load_dataset(str(GRAPHS / f"{name}.npz") if name in REAL_GRAPHS else name, DATA_ROOT)
+
+
+def median_seconds(work: Callable[[], object], repetitions: int = 5) -> float:
+    """The median time of a piece of work, after one run that does not count."""
+    work()
+    times = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def describe_machine() -> str:
+    """One line to stand below a table."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{os.cpu_count()} cores ({platform.machine()}), {device}, PyTorch {torch.__version__}"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as it stands in the README."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def spread(values: Sequence[float], digits: int = 3) -> str:
+    """Mean ± standard deviation."""
+    return f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
