@@ -13,6 +13,13 @@ import torch
 from betty.errors import BettyError
 
 
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells the default of a flag that has one: nothing of switches and of flags that may be left out."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
+
+
 class CommandLineParser(argparse.ArgumentParser):
     """Prints a default beside each flag, and a wrong flag as one line."""
 
@@ -20,7 +27,7 @@ class CommandLineParser(argparse.ArgumentParser):
         super().__init__(
             prog=f"python -m {module}",
             description=description,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
 
@@ -126,7 +133,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fan-out",
         type=fan_outs,
-        default=[10, 25],
+        default="10,25",
         metavar="N,N,…",
         help="neighbours sampled per layer, input layer first; -1 takes all",
     )

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Measures what the README says, and prints its tables. Sections (all by default):
+#
+#   accuracy     test accuracy of micro-batch, full-batch and mini-batch training; loss in float32 (10 minutes)
+#   partitions   redundancy of the partitioning methods, partition and split times
+#   hubs         REG with and without hubs
+#   splitting    splitting into micro-batches against DGL's own functions
+#   large        time and memory of synthetic-products
+#   picture      draws docs/betty.png
+#
+#   ./scripts/benchmark.sh partitions splitting
+#   GRAPHS=folder   with cora.npz, citeseer.npz and tolokers.npz (see the README); ../shared/data if not given
+
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+SECTIONS=(accuracy partitions hubs splitting large picture)
+[ $# -gt 0 ] && SECTIONS=("$@")
+cd "$PROJECT/scripts/benchmark"
+for section in "${SECTIONS[@]}"; do
+    if [ ! -f "$section.py" ] || [ "$section" = common ]; then
+        echo "error: there is no section $section; the sections are listed in $0" >&2
+        exit 2
+    fi
+done
+mkdir -p "$PROJECT/results/benchmark"
+for section in "${SECTIONS[@]}"; do
+    python "$section.py" | tee "$PROJECT/results/benchmark/$section.md"
+    echo
+done
