@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common import PROJECT, describe_machine, markdown_table
 
-FLAGS = ["--dataset", "synthetic-products", "--fan-out", "10", "--num-layers", "1", "--num-epochs", "1", "--quiet"]
+FLAGS = ["--dataset", "synthetic-products", "--fan-out", "10", "--num-epochs", "1", "--quiet"]
 
 
 def run(module: str, *flags: str) -> tuple[float, float]:
@@ -26,10 +26,10 @@ def run(module: str, *flags: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(dir=PROJECT) as folder:
+    with tempfile.TemporaryDirectory(dir=PROJECT / "results") as folder:
         root = ["--data-root", f"{folder}/data", "--full-batch-root", f"{folder}/batches"]
         made = run("betty.full_batch", *root)
-        output = ["--output", f"{folder}/run", "--load-full-batch", "--num-batch", "12", "--eval"]
+        output = ["--output", f"{folder}/run", "--load-full-batch", "--num-layers", "1", "--num-batch", "12", "--eval"]
         trained = run("betty.micro_batch_train", *root, *output)
         summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
     rows = [

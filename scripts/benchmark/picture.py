@@ -10,7 +10,7 @@ from accuracy import SETTINGS, micro_batch_trainer, mini_batch_trainer, new_mode
 from common import PROJECT, load_graph
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from betty import partition, sample_full_batch
 from betty.datasets import Dataset
@@ -54,6 +54,7 @@ def plot_losses(axes: Axes, dataset: Dataset) -> None:
     for label, (train_epoch, style, color, width) in curves.items():
         losses = train(new_model(dataset, setting, "sage", 0), train_epoch, dataset, setting, 0)["losses"]
         axes.plot(range(1, len(losses) + 1), losses, style, color=color, linewidth=width, label=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="epoch", ylabel="training loss", title="One step of the whole batch, or many of small ones")
     axes.legend(frameon=False)
 
