@@ -94,14 +94,3 @@ def _import_without_replaced() -> ModuleType:
 
 
 dgl = import_dgl()
-
-
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Let DGL work on one thread: under several, its sampler gives other results on every run."""
-    threads = dgl.utils.get_num_threads()
-    dgl.utils.set_num_threads(1)
-    try:
-        yield
-    finally:
-        dgl.utils.set_num_threads(threads)

@@ -88,6 +88,8 @@ def write_cache(
     indptr, indices = csc
     with whole_file(folder / GRAPH) as partial:
         save_file({"indptr": indptr, "indices": indices, "labels": labels, **split._asdict()}, partial)
+        # safetensors lets only the owner read it, but data roots are shared.
+        partial.chmod(0o644)
     manifest = {
         "format_version": FORMAT_VERSION,
         "made_from": dict(made_from),
