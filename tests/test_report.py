@@ -58,8 +58,12 @@ def test_runs_that_were_not_evaluated_have_no_accuracy() -> None:
     assert "test accuracy" not in summary_table(summary)
 
 
+def test_a_single_run_has_no_deviation() -> None:
+    assert "±" not in summary_table(summarize(EPOCHS[:3]))
+
+
 def test_the_table_shows_mean_and_deviation() -> None:
-    assert "test accuracy            0.7000 ± 0.1414" in summary_table(summarize(EPOCHS))
+    assert "test accuracy                    0.7000 ± 0.1414" in summary_table(summarize(EPOCHS))
 
 
 @pytest.mark.parametrize("epochs", [EPOCHS, [epoch(0, 0, 1.0, None, None)]])

@@ -1,5 +1,6 @@
 """What a run writes, and going on with it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,15 +8,18 @@ import torch
 from safetensors.torch import load_file
 
 from betty import BettyError
-from betty.run_folder import RunFolder, describe_environment
+from betty.files import LOCK
+from betty.run_folder import Checkpoint, RunFolder, describe_environment
 
-CONFIG = {"flags": {"lr": 0.1, "output": "a"}, "environment": {}}
+FLAGS = {"lr": 0.1, "output": "a"}
+DATA = {"graph": "abc"}
 
 
-def begin(path: Path, if_exists: str) -> RunFolder:
-    folder = RunFolder(path, CONFIG, if_exists)
-    folder.begin()
-    return folder
+def open_folder(
+    path: Path, if_exists: str, flags: dict = FLAGS, data: dict = DATA
+) -> tuple[RunFolder, Checkpoint | None]:
+    folder = RunFolder(path, flags, if_exists)
+    return folder, folder.open(data, {})
 
 
 def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -26,75 +30,128 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def test_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
-    begin(tmp_path, "refuse")
+def record_epoch(folder: RunFolder, epoch: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model, optimizer = model_and_optimizer()
+    folder.record(0, epoch, {"epoch": epoch}, [{"edges": 1}], model, optimizer)
+    return model, optimizer
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """A folder with a run of one epoch."""
+    folder, _ = open_folder(tmp_path, "refuse")
+    record_epoch(folder)
+    folder.write_summary({})
+    return tmp_path
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir() if file.name != LOCK)
+
+
+def test_a_folder_with_a_run_is_refused(finished: Path) -> None:
     with pytest.raises(BettyError, match="holds a run already; add --resume or --overwrite"):
-        RunFolder(tmp_path, CONFIG, "refuse")
+        RunFolder(finished, FLAGS, "refuse")
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BettyError, match="is a file"):
-        RunFolder(tmp_path / "file", CONFIG, "overwrite")
+        RunFolder(tmp_path / "file", FLAGS, "overwrite")
 
 
-def test_overwriting_removes_the_old_run_and_nothing_else(tmp_path: Path) -> None:
-    folder = begin(tmp_path, "refuse")
-    folder.append_epoch({"epoch": 0})
-    folder.write_summary({})
-    (tmp_path / "notes.txt").write_text("mine")
-    begin(tmp_path, "overwrite")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes.txt"]
+def test_a_folder_that_another_run_is_in_is_refused(tmp_path: Path) -> None:
+    first, _ = open_folder(tmp_path, "refuse")
+    with pytest.raises(BettyError, match="another process is writing to"):
+        open_folder(tmp_path, "overwrite")
+    record_epoch(first)
 
 
-def test_resuming_with_other_flags_is_refused_by_their_names(tmp_path: Path) -> None:
-    begin(tmp_path, "refuse")
+def test_overwriting_removes_the_old_run_with_the_first_epoch_and_nothing_else(finished: Path) -> None:
+    (finished / "notes.txt").write_text("mine")
+    before = names(finished)
+    folder, checkpoint = open_folder(finished, "overwrite", {"lr": 0.2})
+    assert checkpoint is None
+    assert names(finished) == before
+    record_epoch(folder)
+    assert "summary.json" not in names(finished)
+    assert "notes.txt" in names(finished)
+    assert folder.epochs() == [{"epoch": 0}]
+
+
+def test_nothing_is_written_before_the_first_epoch(tmp_path: Path) -> None:
+    open_folder(tmp_path / "new", "refuse")
+    assert names(tmp_path / "new") == []
+
+
+def test_resuming_with_other_flags_is_refused_by_their_names(finished: Path) -> None:
     with pytest.raises(BettyError, match=r"other flags \(--lr\)"):
-        RunFolder(tmp_path, {"flags": {"lr": 0.2, "output": "b"}, "environment": {}}, "resume")
+        RunFolder(finished, {"lr": 0.2, "output": "b"}, "resume")
 
 
-def test_nothing_is_written_before_the_beginning(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "new", CONFIG, "refuse")
-    assert list(tmp_path.iterdir()) == []
+def test_resuming_on_other_data_is_refused(finished: Path) -> None:
+    with pytest.raises(BettyError, match="a run on other data"):
+        open_folder(finished, "resume", data={"graph": "def"})
 
 
 def test_a_checkpoint_comes_back_and_later_epochs_are_cut_off(tmp_path: Path) -> None:
-    folder = begin(tmp_path, "refuse")
-    model, optimizer = model_and_optimizer()
-    folder.append_epoch({"epoch": 0})
-    folder.save_checkpoint(0, 0, model, optimizer)
-    folder.append_epoch({"epoch": 1})
+    folder, _ = open_folder(tmp_path, "refuse")
+    model, optimizer = record_epoch(folder)
     with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('{"epoch": 2, "lo')
+        file.write('{"epoch": 1}\n{"epoch": 2, "lo')
+    del folder
 
-    checkpoint = RunFolder(tmp_path, CONFIG, "resume").begin()
+    folder, checkpoint = open_folder(tmp_path, "resume")
     assert (checkpoint.run, checkpoint.epoch) == (0, 0)
     assert folder.epochs() == [{"epoch": 0}]
     assert torch.equal(checkpoint.model["weight"], model.weight)
     assert torch.equal(checkpoint.optimizer["state"][0]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
 
 
-def test_without_a_checkpoint_there_are_no_epochs(tmp_path: Path) -> None:
-    folder = begin(tmp_path, "refuse")
-    folder.append_epoch({"epoch": 0})
-    assert RunFolder(tmp_path, CONFIG, "resume").begin() is None
-    assert folder.epochs() == []
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) -> None:
+    folder, _ = open_folder(tmp_path, "refuse")
+    record_epoch(folder)
+    (tmp_path / "checkpoint.pt").unlink()
+    del folder
+    folder, checkpoint = open_folder(tmp_path, "resume")
+    assert checkpoint is None
+    record_epoch(folder)
+    assert folder.epochs() == [{"epoch": 0}]
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"", lambda content: b"x" * 50])
-def test_a_broken_checkpoint_is_refused_by_name(tmp_path: Path, damage) -> None:
-    folder = begin(tmp_path, "refuse")
-    folder.append_epoch({"epoch": 0})
-    folder.save_checkpoint(0, 0, *model_and_optimizer())
-    path = tmp_path / "checkpoint.pt"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(BettyError, match=r"checkpoint\.pt cannot be read"):
-        RunFolder(tmp_path, CONFIG, "resume").begin()
+def change(name: str, content: bytes | None) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        file = path / name
+        file.write_bytes(file.read_bytes()[:100] if content is None else content)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        change("checkpoint.pt", None),
+        change("checkpoint.pt", b""),
+        change("checkpoint.pt", b"x" * 50),
+        change("metrics.jsonl", b""),
+        change("metrics.jsonl", b"x" * 50),
+        change("config.json", b"[]"),
+        change("config.json", b'{"flags": null}'),
+    ],
+)
+def test_a_broken_run_is_refused_by_the_files_name_and_not_damaged_further(
+    finished: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(finished)
+    before = {name: (finished / name).read_bytes() for name in names(finished)}
+    with pytest.raises(BettyError, match=r"(checkpoint\.pt cannot be used|config\.json is not the conf).*--overwrite"):
+        open_folder(finished, "resume")
+    assert {name: (finished / name).read_bytes() for name in names(finished)} == before
 
 
 def test_weights_are_saved_for_others_to_load(tmp_path: Path) -> None:
-    folder = begin(tmp_path, "refuse")
-    model, _ = model_and_optimizer()
+    folder, _ = open_folder(tmp_path, "refuse")
+    model, _ = record_epoch(folder)
     folder.save_weights(model)
     assert torch.equal(load_file(tmp_path / "model.safetensors")["weight"], model.weight)
 

@@ -4,7 +4,7 @@ from betty.blocks import Block, FullBatch, MicroBatch
 from betty.datasets import load_dataset
 from betty.errors import BettyError
 from betty.full_batch import sample_full_batch
-from betty.micro_batch_train import partition, redundancy, split
+from betty.micro_batch_train import partition, re_partition, redundancy, split
 from betty.models import MLP, GraphSAGE
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "MicroBatch",
     "load_dataset",
     "partition",
+    "re_partition",
     "redundancy",
     "sample_full_batch",
     "split",

@@ -4,7 +4,7 @@ import argparse
 import logging
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,24 +31,45 @@ class CommandLineParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def parse_args(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+        # argparse takes "-1,-1" for a flag, where it takes "-1" for a number.
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        for position in range(len(words) - 1, 0, -1):
+            if words[position - 1] == "--fan-out" and words[position].startswith("-1"):
+                words[position - 1 : position + 1] = [f"--fan-out={words[position]}"]
+        return super().parse_args(words)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
 def run_command(prog: str, command: Callable[[], None]) -> None:
-    """Run a command; a :class:`BettyError` ends it as one line on the error stream and exit code 2."""
+    """Run a command; what the user can put right ends it as one line on the error stream and exit code 2."""
     try:
         command()
-    except BettyError as error:
-        sys.exit(_fail(prog, error))
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         sys.exit(130)
+    except (BettyError, OSError, MemoryError, RuntimeError) as error:
+        message = _explain(error)
+        if message is None:
+            raise
+        print(f"{prog}: error: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(2)
 
 
-def _fail(prog: str, error: BettyError) -> int:
-    print(f"{prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
-    return 2
+def _explain(error: Exception) -> str | None:
+    """What to tell the user of an error; ``None`` of one that is a defect of the program."""
+    if isinstance(error, BettyError):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"the device is out of memory; make smaller batches, or more of them of a full batch: {error}"
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "this machine is out of memory; make smaller batches or a smaller model"
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}; choose another place or make it writable and roomy"
+    return None
 
 
 def set_up_logging(quiet: bool) -> None:
@@ -56,15 +77,21 @@ def set_up_logging(quiet: bool) -> None:
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", force=True)
 
 
+LARGEST_INT = 2**31 - 1
+
+
 def fan_outs(text: str) -> list[int]:
     """``"10,25"`` as ``[10, 25]``; ``-1`` takes all neighbours."""
+    return [-1 if part.strip() == "-1" else _fan_out(part, text) for part in text.split(",")]
+
+
+def _fan_out(part: str, text: str) -> int:
     try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 10,25") from None
-    if any(value < 1 and value != -1 for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r}: each fan-out is at least 1, or -1 for all neighbours")
-    return values
+        return positive_int(part)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of whole numbers like 10,25; each is at least 1, or -1 for all neighbours"
+        ) from None
 
 
 def positive_int(text: str) -> int:
@@ -75,12 +102,9 @@ def positive_int(text: str) -> int:
 
 
 def non_negative_int(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    value = int(text) if text.strip().isascii() and text.strip().isdigit() and len(text) < 12 else -1
+    if not 0 <= value <= LARGEST_INT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {LARGEST_INT}")
     return value
 
 
@@ -96,8 +120,9 @@ def non_negative_float(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    # PyTorch's optimizers compute in float32, which ends at 3e38.
+    if not 0 <= value <= 1e30:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1e30")
     return value
 
 
@@ -108,6 +133,12 @@ def positive_float(text: str) -> float:
     return value
 
 
+def folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name is no folder; for the current one say .")
+    return Path(text)
+
+
 def device(text: str) -> torch.device:
     """``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, …, where this machine has it."""
     if text == "auto":
@@ -115,15 +146,17 @@ def device(text: str) -> torch.device:
     try:
         chosen = torch.device(text)
         torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise argparse.ArgumentTypeError(f"this machine has no device {text!r}; try cpu") from None
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError):
+        chosen = None
+    if chosen is None or chosen.type == "meta":
+        raise argparse.ArgumentTypeError(f"this machine has no device {text!r}; try cpu")
     return chosen
 
 
 def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data set")
     group.add_argument("--dataset", default="synthetic-arxiv", help="name of a data set, or path of an .npz graph")
-    group.add_argument("--data-root", type=Path, default=Path("data"), help="folder for data sets")
+    group.add_argument("--data-root", type=folder, default=Path("data"), help="folder for data sets")
     group.add_argument("--average-degree", type=positive_float, help="of a synthetic data set, instead of its own")
     group.add_argument("--split", type=non_negative_int, default=0, help="of an .npz graph with several splits")
 
@@ -143,8 +176,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="output nodes of a full batch; all training nodes if not given",
     )
+
+
+def add_store_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("stored full batches")
     group.add_argument(
-        "--full-batch-root", type=Path, default=Path("betty_dataset"), help="folder of stored full batches"
+        "--full-batch-root", type=folder, default=Path("betty_dataset"), help="folder of stored full batches"
     )
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from betty.command_line import CommandLineParser, run_command
+from betty.errors import BettyError
 from betty.files import read_json
+from betty.report import spread_text
 
 MODULE = "betty.compare"
 
@@ -26,26 +28,30 @@ def comparison(folders: Sequence[Path]) -> str:
     Raises:
         BettyError: a folder holds no finished run.
     """
-    header = ["run", "micro-batches", "redundancy", "final loss", "test accuracy", "epoch (s)"]
+    header = ["run", "batches", "redundancy", "final loss", "test accuracy", "epoch (s)"]
     rows = [header, ["---"] * len(header), *(_row(folder) for folder in folders)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _row(folder: Path) -> list[str]:
-    summary = read_json(folder / "summary.json")
+    path = folder / "summary.json"
+    summary = read_json(path)
+    try:
+        return _cells(folder.name, summary)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BettyError(f"{path} is not the summary of a run ({type(error).__name__}: {error})") from error
+
+
+def _cells(name: str, summary: dict[str, Any]) -> list[str]:
     redundancy = summary["redundancy"]
     return [
-        folder.name,
+        name,
         f"{summary['num_micro_batches']:g}",
         "" if redundancy is None else f"{redundancy:.3f}",
-        _spread(summary["final_loss"]),
-        _spread(summary["test_acc"]),
+        spread_text(summary["final_loss"], summary["num_runs"]),
+        spread_text(summary["test_acc"], summary["num_runs"]),
         f"{summary['epoch_s']:.2f}",
     ]
-
-
-def _spread(value: dict[str, Any] | None) -> str:
-    return "" if value is None else f"{value['mean']:.4f} ± {value['std']:.4f}"
 
 
 if __name__ == "__main__":

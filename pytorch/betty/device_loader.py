@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 from typing import TypeVar
 
 import torch
@@ -87,27 +89,53 @@ class DeviceLoader:
         return torch.index_select(values, 0, ids, out=gathered)
 
 
-def one_ahead(load: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+def one_ahead(
+    load: Callable[[Job], Result], jobs: Iterable[Job], receive: Callable[[Result], Result] = lambda result: result
+) -> Iterator[Result]:
     """Yield ``load(job)`` for every job, the next one being loaded in a background thread.
 
-    A caller that lets each result go when it asks for the next one never has more than two alive: the one in its
-    hands and the one being loaded. An error in the background is raised here, in its turn; closing the iterator
-    waits for the background thread and ends it.
+    A caller that lets each result go when it asks for the next one never has more than two alive, the one in its
+    hands and the one being loaded: loading waits until the result before is gone. A caller that keeps them all gets
+    them all, one after the other. An error in the background is raised here, in its turn; closing the iterator waits
+    for the background thread and ends it.
+
+    Args:
+        load: called in the background; what it returns can be referred to weakly.
+        jobs: what to load, one after the other.
+        receive: called with each result in the thread of the caller.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="one-ahead") as background:
         jobs = iter(jobs)
-        pending = _submit_next(background, load, jobs)
-        while pending is not None:
-            result = pending.result()
-            pending = _submit_next(background, load, jobs)
-            yield result
-            # Kept here, it would still be alive while the one after the next is loaded.
-            del result
+        gone_before_last = _set_event()
+        pending = _submit_next(background, load, jobs, gone_before_last)
+        gone_last = _set_event()
+        try:
+            while pending is not None:
+                # The caller is back: if it kept the result before, it wants more than two.
+                gone_before_last.set()
+                result = receive(pending.result())
+                gone_before_last, gone_last = gone_last, Event()
+                weakref.finalize(result, gone_last.set)
+                pending = _submit_next(background, load, jobs, gone_before_last)
+                yield result
+                del result
+        finally:
+            gone_before_last.set()
+
+
+def _set_event() -> Event:
+    event = Event()
+    event.set()
+    return event
 
 
 def _submit_next(
-    background: ThreadPoolExecutor, load: Callable[[Job], Result], jobs: Iterator[Job]
+    background: ThreadPoolExecutor, load: Callable[[Job], Result], jobs: Iterator[Job], may_start: Event
 ) -> Future[Result] | None:
+    def load_in_turn(job: Job) -> Result:
+        may_start.wait()
+        return load(job)
+
     for job in jobs:
-        return background.submit(load, job)
+        return background.submit(load_in_turn, job)
     return None

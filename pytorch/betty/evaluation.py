@@ -73,14 +73,14 @@ def layerwise_inference(
     progress = progress_bar(description="evaluating", total=model.num_layers * num_nodes, unit=" nodes")
     with _evaluation_mode(model), progress:
         for layer_index in range(model.num_layers):
-            next_states = torch.empty(num_nodes, model.widths[layer_index + 1])
+            next_states = torch.empty(num_nodes, model.widths[layer_index + 1], dtype=dtype)
             for start, stop in batches:
                 block = cutter.cut(start, stop)
                 h = states.index_select(0, block.src_ids).to(device, dtype)
                 next_states[start:stop].copy_(model.layer_forward(layer_index, block.to(device), h))
                 progress.update(stop - start)
             states = next_states
-    return states
+    return states.float()
 
 
 class RowCutter:

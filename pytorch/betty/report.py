@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +11,25 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from betty.files import whole_file
 
+# Without a home folder to write to, it warns of its font cache at every start.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
 Metrics = dict[str, Any]
 
-SECONDS = ("sample_s", "partition_s", "split_s", "transfer_s", "compute_s", "epoch_s")
+LABELS = {
+    "sample_s": "sampling",
+    "partition_s": "partitioning",
+    "split_s": "splitting",
+    "transfer_s": "transfer",
+    "compute_s": "forward and backward",
+    "epoch_s": "everything",
+}
+SECONDS = tuple(LABELS)
 
 
 def summarize(epochs: Sequence[Metrics]) -> dict[str, Any]:
@@ -69,16 +83,16 @@ def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
 
 
 def summary_table(summary: dict[str, Any]) -> str:
-    """The summary as the terminal shows it."""
+    """The summary as the terminal shows it: what is known, and the times that were taken."""
     rows = [
-        ("final loss", _spread_text(summary["final_loss"], "{:.4f}")),
-        ("validation accuracy", _spread_text(summary["val_acc"], "{:.4f}")),
-        ("test accuracy", _spread_text(summary["test_acc"], "{:.4f}")),
-        ("micro-batches an epoch", f"{summary['num_micro_batches']:.1f}"),
-        ("input nodes an epoch", f"{summary['input_nodes']:,.0f}"),
+        ("final loss", spread_text(summary["final_loss"], summary["num_runs"])),
+        ("validation accuracy", spread_text(summary["val_acc"], summary["num_runs"])),
+        ("test accuracy", spread_text(summary["test_acc"], summary["num_runs"])),
         ("redundancy", _text(summary["redundancy"], "{:.3f}")),
         ("peak memory", _text(summary["peak_memory_bytes"], "{:,} bytes")),
-        *((f"{name.removesuffix('_s')} time an epoch", f"{summary[name]:.3f} s") for name in SECONDS),
+        ("per epoch: batches", f"{summary['num_micro_batches']:g}"),
+        ("per epoch: input nodes", f"{summary['input_nodes']:,.0f}"),
+        *((f"per epoch: {LABELS[name]}", f"{summary[name]:.3f} s" if summary[name] else "") for name in SECONDS),
     ]
     shown = [(name, text) for name, text in rows if text]
     width = max(len(name) for name, _ in shown)
@@ -89,8 +103,12 @@ def _text(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def _spread_text(spread: dict[str, float] | None, form: str) -> str:
-    return "" if spread is None else f"{form.format(spread['mean'])} ± {form.format(spread['std'])}"
+def spread_text(spread: dict[str, float] | None, num_runs: int) -> str:
+    """Mean and standard deviation; of a single run the number alone, where there is one."""
+    if spread is None:
+        return ""
+    mean = f"{spread['mean']:.4f}"
+    return mean if num_runs == 1 else f"{mean} ± {spread['std']:.4f}"
 
 
 def plot_run(path: Path, epochs: Sequence[Metrics], batches: Sequence[dict[str, Any]]) -> None:
@@ -106,28 +124,43 @@ def plot_run(path: Path, epochs: Sequence[Metrics], batches: Sequence[dict[str, 
         loss, accuracy, nodes, seconds = figure.subplots(2, 2).flat
         _plot_epochs(loss, epochs, {"loss": "-"}, "training loss")
         _plot_epochs(accuracy, epochs, {"train_acc": ":", "val_acc": "--", "test_acc": "-"}, "accuracy")
-        _plot_batches(nodes, batches, {"input_nodes": "0.7", "output_nodes": "0.2"}, "nodes")
+        _plot_batches(nodes, batches, {"input_nodes": "0.75", "output_nodes": "0.2"}, "nodes")
         _plot_batches(seconds, batches, {"compute_s": "0.45"}, "forward and backward (s)")
         with whole_file(path) as partial:
             figure.savefig(partial, format="png", dpi=120)
 
 
 def _plot_epochs(axes: Axes, epochs: Sequence[Metrics], styles: dict[str, str], label: str) -> None:
-    for run in sorted({e["run"] for e in epochs}):
+    """A line per run (its colour) and metric (its style)."""
+    runs = sorted({e["run"] for e in epochs})
+    for run in runs:
         for name, style in styles.items():
             known = [(e["epoch"], e[name]) for e in epochs if e["run"] == run and e[name] is not None]
             if known:
-                first_run_only = name.removesuffix("_acc") if run == 0 else None
-                axes.plot(*zip(*known, strict=True), style, color=f"C{run % 10}", label=first_run_only, markersize=3)
+                marker = "o" if len(known) == 1 else None
+                axes.plot(*zip(*known, strict=True), style, color=f"C{run % 10}", marker=marker)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="epoch", ylabel=label)
-    if len(styles) > 1 and axes.lines:
-        axes.legend(frameon=False)
+    if not axes.lines:
+        axes.text(0.5, 0.5, "not evaluated", ha="center", transform=axes.transAxes)
+        return
+    handles = []
+    if len(styles) > 1:
+        handles += [
+            Line2D([], [], color="0.3", ls=style, label=name.removesuffix("_acc")) for name, style in styles.items()
+        ]
+    if len(runs) > 1:
+        handles += [Line2D([], [], color=f"C{run % 10}", label=f"run {run}") for run in runs[:10]]
+    if handles:
+        axes.legend(handles=handles, frameon=False, fontsize=8)
 
 
 def _plot_batches(axes: Axes, batches: Sequence[dict[str, Any]], colors: dict[str, str], label: str) -> None:
+    """Bars that stand before each other, the larger numbers behind."""
     for name, color in colors.items():
-        legend = name.replace("_", " ").removesuffix(" s")
+        legend = name.replace("_", " ")
         axes.bar(range(len(batches)), [batch[name] for batch in batches], color=color, label=legend)
-    axes.set(xlabel="micro-batch of the last epoch", ylabel=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="batch of the last epoch", ylabel=label, xlim=(-0.7, max(len(batches), 4) - 0.3))
     if len(colors) > 1:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

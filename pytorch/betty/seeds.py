@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from betty.errors import BettyError
+
 
 def derive_seed(seed: int, *keys: int | str) -> int:
     """Mix a seed with what it is for, so that every use has a stream of its own.
@@ -18,7 +20,12 @@ def derive_seed(seed: int, *keys: int | str) -> int:
 
     Returns:
         An integer in ``[0, 2**31)``, which every library in use takes as a seed.
+
+    Raises:
+        BettyError: the seed is negative.
     """
+    if seed < 0:
+        raise BettyError(f"a seed of {seed} is below 0; give 0 or more")
     words = [zlib.crc32(key.encode()) if isinstance(key, str) else key for key in keys]
     # NumPy does not tell a sequence from the same with zeros behind it; their number does.
     return int(np.random.SeedSequence([len(words), seed, *words]).generate_state(1)[0] >> 1)

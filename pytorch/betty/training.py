@@ -6,6 +6,7 @@ A trainer brings the function that trains one epoch; everything around it is her
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -16,11 +17,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from betty.datasets import Dataset, csc
+from betty.datasets import Dataset, csc, graph_fingerprint
 from betty.device_loader import LoadedBatch
+from betty.errors import BettyError
 from betty.evaluation import Scores, evaluate, layerwise_inference
+from betty.full_batch.manifest import tensor_fingerprint
 from betty.progress import progress_bar
-from betty.run_folder import RunFolder
+from betty.run_folder import Checkpoint, RunFolder, describe_environment
 from betty.seeds import seeded
 
 logger = logging.getLogger(__name__)
@@ -62,7 +65,7 @@ class Schedule:
         num_epochs: epochs of a run.
         num_runs: runs, which differ in initial weights, dropout and partition.
         eval_every: epochs between evaluations, the last epoch being evaluated too; ``None`` for none at all.
-        log_every: epochs between lines of the log.
+        log_every: epochs between lines of the log; what is evaluated and the last epoch are logged too.
         seed: of everything random.
     """
 
@@ -75,6 +78,9 @@ class Schedule:
     def evaluates(self, epoch: int) -> bool:
         last = epoch + 1 == self.num_epochs
         return self.eval_every is not None and (last or (epoch + 1) % self.eval_every == 0)
+
+    def logs(self, epoch: int) -> bool:
+        return self.evaluates(epoch) or (epoch + 1) % self.log_every == 0 or epoch + 1 == self.num_epochs
 
 
 TrainEpoch = Callable[[nn.Module, Optimizer, int, int], EpochRecord]
@@ -104,18 +110,18 @@ def fit(
     Returns:
         The epochs' objects of ``metrics.jsonl``.
     """
-    checkpoint = folder.begin()
-    first_run = checkpoint.run if checkpoint else 0
+    checkpoint = folder.open(describe_data(dataset), describe_environment(device))
     if checkpoint:
+        if not 0 <= checkpoint.run < schedule.num_runs:
+            raise folder.broken_checkpoint(ValueError(f"it is of run {checkpoint.run} of {schedule.num_runs}"))
         logger.info("going on after epoch %d of run %d", checkpoint.epoch, checkpoint.run)
-    for run in range(first_run, schedule.num_runs):
+    for run in range(checkpoint.run if checkpoint else 0, schedule.num_runs):
         with seeded(device, schedule.seed, "weights", run):
             model = new_model().to(device)
         optimizer = new_optimizer(model.parameters())
         first_epoch = 0
         if checkpoint and checkpoint.run == run:
-            model.load_state_dict(checkpoint.model)
-            optimizer.load_state_dict(checkpoint.optimizer)
+            restore(model, optimizer, checkpoint, folder)
             first_epoch = checkpoint.epoch + 1
         for epoch in progress_bar(range(first_epoch, schedule.num_epochs), f"run {run}"):
             start = time.perf_counter()
@@ -123,16 +129,42 @@ def fit(
             with seeded(device, schedule.seed, "dropout", run, epoch):
                 record = train_epoch(model, optimizer, run, epoch)
             epoch_s = time.perf_counter() - start
+            if not math.isfinite(record.loss):
+                raise BettyError(f"the loss is {record.loss} in epoch {epoch} of run {run}; try a lower --lr")
             scores = score(model, dataset, device) if schedule.evaluates(epoch) else Scores(None, None, None)
             metrics = epoch_metrics(run, epoch, record, scores, epoch_s)
-            folder.write_batches([asdict(batch) for batch in record.batches])
-            folder.append_epoch(metrics)
-            folder.save_checkpoint(run, epoch, model, optimizer)
-            if (epoch + 1) % schedule.log_every == 0:
+            folder.record(run, epoch, metrics, [asdict(batch) for batch in record.batches], model, optimizer)
+            if schedule.logs(epoch):
                 with logging_redirect_tqdm():
                     logger.info(epoch_line(metrics))
     folder.save_weights(model)
     return folder.epochs()
+
+
+def restore(model: nn.Module, optimizer: Optimizer, checkpoint: Checkpoint, folder: RunFolder) -> None:
+    """Put a model and its optimizer in the state of a checkpoint.
+
+    Raises:
+        BettyError: the checkpoint is of another model, or broken.
+    """
+    try:
+        model.load_state_dict(checkpoint.model)
+        optimizer.load_state_dict(checkpoint.optimizer)
+    except Exception as error:
+        raise folder.broken_checkpoint(error) from error
+
+
+def describe_data(dataset: Dataset) -> dict[str, str]:
+    """Fingerprints of what a run is trained on; of the features of a thousand nodes, since all may be too many."""
+    rows = torch.arange(0, dataset.num_nodes, max(1, dataset.num_nodes // 1000))
+    features = dataset.features.index_select(0, rows)
+    return {
+        "name": dataset.name,
+        "graph": graph_fingerprint(dataset.graph),
+        "labels": tensor_fingerprint(dataset.labels),
+        "train_ids": tensor_fingerprint(dataset.train_ids),
+        "features": tensor_fingerprint(features),
+    }
 
 
 def score(model: nn.Module, dataset: Dataset, device: torch.device) -> Scores:
@@ -175,7 +207,8 @@ def epoch_line(metrics: dict[str, Any]) -> str:
         for split in ("train", "val", "test")
         if metrics[f"{split}_acc"] is not None
     ]
-    parts += [f"{metrics['num_micro_batches']} batches", f"{metrics['input_nodes']:,} input nodes"]
+    count = metrics["num_micro_batches"]
+    parts += [f"{count} batch{'' if count == 1 else 'es'}", f"{metrics['input_nodes']:,} input nodes"]
     return ", ".join([*parts, f"{metrics['epoch_s']:.2f} s"])
 
 

@@ -18,7 +18,7 @@ from betty.datasets import Dataset, load_dataset
 from betty.device_loader import DeviceLoader
 from betty.models import AGGREGATORS, MLP, GraphSAGE
 from betty.report import plot_run, summarize, summary_table
-from betty.run_folder import IfExists, RunFolder, describe_environment
+from betty.run_folder import IfExists, RunFolder
 from betty.training import Schedule, TrainEpoch, fit
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,9 @@ def training_parser(module: str, description: str) -> CommandLineParser:
     run.add_argument("--eval", action="store_true", help="evaluate on all nodes, with full neighbourhoods")
     run.add_argument("--eval-every", type=types.positive_int, default=5, help="epochs between evaluations")
     run.add_argument("--log-every", type=types.positive_int, default=1, help="epochs between lines of the log")
-    run.add_argument("--output", type=Path, default=Path("results") / module.split(".")[-1], help="folder of the run")
+    run.add_argument(
+        "--output", type=types.folder, default=Path("results") / module.split(".")[-1], help="folder of the run"
+    )
     existing = run.add_mutually_exclusive_group()
     existing.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
     existing.add_argument("--overwrite", action="store_true", help="replace the run in the output folder")
@@ -73,8 +75,9 @@ def run_training(flags: argparse.Namespace, make_trainer: Callable[[Dataset, Dev
         make_trainer: makes the trainer's ``train_epoch`` of a data set and a device loader.
     """
     types.set_up_logging(flags.quiet)
-    folder = RunFolder(flags.output, run_config(flags), if_exists(flags))
+    folder = RunFolder(flags.output, printable(flags), if_exists(flags))
     dataset = load_dataset(flags.dataset, flags.data_root, average_degree=flags.average_degree, split=flags.split)
+    logger.info("%s: training on %s nodes, on %s", dataset.name, f"{dataset.train_ids.numel():,}", flags.device)
     train_epoch = make_trainer(dataset, DeviceLoader(dataset.features, dataset.labels, flags.device))
     epochs = fit(
         partial(new_model, flags, dataset),
@@ -106,9 +109,8 @@ def if_exists(flags: argparse.Namespace) -> IfExists:
     return "overwrite" if flags.overwrite else "refuse"
 
 
-def run_config(flags: argparse.Namespace) -> dict[str, Any]:
-    """What ``config.json`` holds: all flags, and the versions and the device that the numbers depend on."""
-    values = {
+def printable(flags: argparse.Namespace) -> dict[str, Any]:
+    """All flags in JSON's types, for ``config.json``."""
+    return {
         name: str(value) if isinstance(value, Path | torch.device) else value for name, value in vars(flags).items()
     }
-    return {"flags": values, "environment": describe_environment(flags.device)}

@@ -41,6 +41,9 @@ def test_nodes_without_label_leave_the_splits_and_the_log_says_so(caplog):
         ({"labels": torch.tensor([0, -2, 1, 1])}, "labels range from -2 to 1"),
         ({"val_ids": torch.tensor([4])}, "val split has node ids from 4 to 4, but the graph has 4 nodes"),
         ({"test_ids": torch.tensor([-1, 0])}, "test split has node ids from -1"),
+        ({"val_ids": torch.tensor([0, 1])}, "1 nodes are in both the train and the val split"),
+        ({"val_ids": torch.tensor([1, 3])}, "1 nodes are in both the val and the test split"),
+        ({"num_classes": 1001}, "the labels make 1001 classes .* 4 nodes can have at most 1000"),
         ({"train_ids": torch.tensor([2])}, "no node to train on"),
         ({"train_ids": torch.empty(0, dtype=torch.int64)}, "no node to train on"),
     ],
@@ -49,6 +52,11 @@ def test_what_does_not_fit_is_refused_by_name(change, message):
     with pytest.raises(BettyError, match=message) as error:
         checked(dataclasses.replace(path_of_four(), **change), "here.npz")
     assert str(error.value).startswith("here.npz")
+
+
+def test_node_without_label_may_be_in_two_splits_since_it_leaves_both():
+    dataset = checked(dataclasses.replace(path_of_four(), val_ids=torch.tensor([1, 2])), "here.npz")
+    assert dataset.val_ids.tolist() == [1]
 
 
 def test_empty_validation_and_test_splits_are_fine():

@@ -162,11 +162,11 @@ def test_without_network_one_line_says_what_to_put_where(tmp_path, capfd, name, 
         load_dataset(name, tmp_path)
     assert "\n" not in str(error.value)
     assert capfd.readouterr().out == ""
-    assert not list(tmp_path.iterdir())
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [name, f"{name}/.lock"]
 
 
 @pytest.mark.parametrize("name", ["citeseer", "reddit"])
 def test_cut_archive_is_refused_in_one_line(tmp_path, name):
     (tmp_path / f"{name}.zip").write_bytes(b"PK\x03\x04 and nothing more")
-    with pytest.raises(BettyError, match=rf"raw files of {name} do not load.* delete what begins with {name}"):
+    with pytest.raises(BettyError, match=rf"{name}\.zip, .* does not load .*; delete what begins with {name}"):
         load_dataset(name, tmp_path)

@@ -13,6 +13,7 @@ import torch
 
 from betty.datasets import csc, load_dataset, ogb_datasets, ogb_raw_files
 from betty.errors import BettyError
+from betty.files import hold_lock
 from betty.ogb_compat import import_ogb
 
 NUM_NODES = 40
@@ -85,6 +86,10 @@ def nobody_to_ask_and_no_network(monkeypatch):
 
     monkeypatch.setattr(builtins, "input", lambda *_: pytest.fail("asked on the terminal"))
     monkeypatch.setattr(import_ogb("ogb.utils.url").ur, "urlopen", no_network)
+
+
+def files_under(root):
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
 
 
 def assert_is_the_graph(dataset):
@@ -208,7 +213,7 @@ def test_without_network_one_line_says_what_to_put_where(root, capfd, name, arch
         load_dataset(name, root)
     assert "\n" not in str(error.value)
     assert capfd.readouterr().out == ""
-    assert not list(root.iterdir())
+    assert files_under(root) == [f"{name}/.lock"]
 
 
 def test_download_that_breaks_off_leaves_nothing(root, tmp_path, monkeypatch):
@@ -221,7 +226,7 @@ def test_download_that_breaks_off_leaves_nothing(root, tmp_path, monkeypatch):
     monkeypatch.setattr(import_ogb("ogb.utils.url").ur, "urlopen", lambda _: BreaksOff(archive))
     with pytest.raises(BettyError, match=r"cannot download arxiv\.zip"):
         load_dataset("ogbn-arxiv", root)
-    assert not list(root.iterdir())
+    assert files_under(root) == ["ogbn-arxiv/.lock"]
 
 
 def test_what_a_killed_download_left_is_cleared(root, tmp_path):
@@ -236,9 +241,34 @@ def test_what_a_killed_download_left_is_cleared(root, tmp_path):
 def test_cut_or_wrong_archive_is_refused_by_name(root, tmp_path, folder, keep):
     root.mkdir()
     (root / "arxiv.zip").write_bytes(zipped(write_csv_set, folder, tmp_path, split_name="time")[:keep])
-    with pytest.raises(BettyError, match=r"arxiv\.zip is not the whole archive of ogbn-arxiv"):
+    with pytest.raises(BettyError, match=r"arxiv\.zip is not the whole archive of OGB's arxiv"):
         load_dataset("ogbn-arxiv", root)
-    assert [path.name for path in root.iterdir()] == ["arxiv.zip"]
+    assert files_under(root) == ["arxiv.zip", "ogbn-arxiv/.lock"]
+
+
+def test_encrypted_archive_is_refused_by_name(root, tmp_path):
+    root.mkdir()
+    content = zipped(write_csv_set, "arxiv", tmp_path, split_name="time")
+    is_encrypted = b"\x01"
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = content.rfind(signature) + offset
+        content = content[:start] + is_encrypted + content[start + 1 :]
+    (root / "arxiv.zip").write_bytes(content)
+    with pytest.raises(BettyError, match=r"arxiv\.zip is not the whole archive .*RuntimeError: .* is encrypted"):
+        load_dataset("ogbn-arxiv", root)
+
+
+def test_download_and_unpacking_happen_under_the_lock_of_the_data_set(root, tmp_path, monkeypatch):
+    archive = zipped(write_csv_set, "arxiv", tmp_path, split_name="time")
+
+    def answer(_):
+        with pytest.raises(BettyError, match="another process is writing"):
+            hold_lock(root / "ogbn-arxiv")
+        return Answer(archive)
+
+    monkeypatch.setattr(import_ogb("ogb.utils.url").ur, "urlopen", answer)
+    assert_is_the_graph(load_dataset("ogbn-arxiv", root))
+    hold_lock(root / "ogbn-arxiv").close()
 
 
 RAW_FILES = ["raw/node-feat", "raw/node-label", "raw/num-node-list", "split/time/train"]
@@ -273,6 +303,75 @@ def test_cut_binary_file_is_refused_by_name(root):
     path = root / "ogbn_papers100M" / "raw" / "data.npz"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(BettyError, match=r"data\.npz does not load"):
+        load_dataset("ogbn-papers100M", root)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("raw/num-node-list", ["many"], "ValueError"),
+        ("raw/num-node-list", ["nan"], "ValueError"),
+        ("raw/num-node-list", [-1], "-1 is no number of nodes"),
+        ("raw/num-node-list", [10**18], "10+ is no number of nodes"),
+        ("raw/num-node-list", [10**30], "Error"),
+        ("raw/num-node-list", [NUM_NODES + 1], None),
+        ("raw/edge", [[0], [1]], "1 columns, not 2"),
+        ("raw/edge", [[0, 0.5]], "ValueError"),
+        ("raw/edge", [[0, 2**32]], "Error"),
+        ("raw/node-label", ["a"] * NUM_NODES, "ValueError"),
+        ("raw/node-label", [0.5] * NUM_NODES, "labels that are not whole numbers"),
+        ("raw/node-label", ["inf"] * NUM_NODES, "labels that are not whole numbers"),
+        ("raw/node-label", [0], "1 labels for 40 nodes"),
+        ("raw/node-feat", ["a"] * NUM_NODES, "ValueError"),
+        ("split/time/train", ["a"], "ValueError"),
+        ("split/time/valid", [0.5], "ValueError"),
+        ("split/time/test", ["nan"], "ValueError"),
+    ],
+)
+def test_text_file_with_wrong_values_is_refused_by_name(root, name, rows, message):
+    write_csv_set(root / "ogbn_arxiv", "time")
+    write_csv(root / "ogbn_arxiv" / f"{name}.csv.gz", rows)
+    if message is None:
+        name, message = "raw/node-label", "40 labels for 41 nodes"
+    with pytest.raises(BettyError, match=rf"{name}\.csv\.gz does not load .*{message}") as error:
+        load_dataset("ogbn-arxiv", root)
+    assert "\n" not in str(error.value)
+
+
+BINARY = {
+    "edge_index": EDGES.T,
+    "node_feat": FEATURES,
+    "num_nodes_list": np.array([NUM_NODES]),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_nodes_list": np.array([-1])}, "-1 is no number of nodes"),
+        ({"num_nodes_list": np.array([40.0])}, "40.0 is no number of nodes"),
+        ({"num_nodes_list": np.array(40)}, "Error"),
+        ({"num_nodes_list": np.array(["a"])}, "a is no number of nodes"),
+        ({"edge_index": EDGES}, r"edge_index is int64 \[90, 2\] and not integer \[2, E\]"),
+        ({"edge_index": EDGES.T + 0.5}, "edge_index is float64"),
+        ({"edge_index": np.array([[0], [2**32]])}, "node ids from 0 to 4294967296 for 40 nodes"),
+        ({"node_feat": FEATURES[:, 0]}, "Error"),
+        ({"node_feat": FEATURES.astype(str)}, "node_feat is <U32 and not numbers"),
+    ],
+)
+def test_binary_file_with_wrong_arrays_is_refused_by_name(root, change, message):
+    write_binary_set(root / "ogbn_papers100M")
+    np.savez(root / "ogbn_papers100M" / "raw" / "data.npz", **(BINARY | change))
+    with pytest.raises(BettyError, match=rf"data\.npz does not load .*{message}"):
+        load_dataset("ogbn-papers100M", root)
+
+
+@pytest.mark.parametrize("name", ["data", "node-label"])
+def test_lone_array_in_place_of_a_binary_file_is_refused_by_name(root, name):
+    write_binary_set(root / "ogbn_papers100M")
+    with open(root / "ogbn_papers100M" / "raw" / f"{name}.npz", "wb") as file:
+        np.save(file, EDGES)
+    with pytest.raises(BettyError, match=rf"{name}\.npz does not load"):
         load_dataset("ogbn-papers100M", root)
 
 

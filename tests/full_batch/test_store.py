@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 
 from betty import BettyError
+from betty.files import LOCK
 from betty.full_batch import FullBatchWriter, Recipe, SampledFullBatches, StoredFullBatches, store
 from betty.full_batch.manifest import FILE_NAME, FORMAT_VERSION
 from tests.full_batch.graphs import assert_same_bits, random_graph
@@ -36,7 +37,8 @@ def write(root: Path, num_epochs: int = NUM_EPOCHS) -> FullBatchWriter:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.name != LOCK]
+    return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def test_batches_without_edges_are_stored_too(tmp_path):
 def test_the_layout_is_as_documented(folder):
     assert folder.parts[-2:] == ("tiny", "fan-out-3-all_seed-5_batch-size-16")
     names = [f"epoch-000{epoch}_batch-000{batch}.safetensors" for epoch in range(2) for batch in range(2)]
-    assert sorted(path.name for path in folder.iterdir()) == [*names, "manifest.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [LOCK, *names, "manifest.json"]
     with safe_open(folder / names[0], framework="pt") as content:
         assert set(content.keys()) == {"node_ids", "0.indptr", "0.indices", "1.indptr", "1.indices"}
 
@@ -160,7 +162,7 @@ def test_a_file_with_another_ones_content_is_refused(folder):
     flipped = bytearray(path.read_bytes())
     flipped[-1] ^= 1
     path.write_bytes(flipped)
-    with pytest.raises(BettyError, match=rf"{path.name} is damaged.*delete it and make it again"):
+    with pytest.raises(BettyError, match=rf"{path.name} is damaged.*make it again"):
         stored(folder).load(1, 0)
 
 
@@ -294,10 +296,25 @@ def test_files_that_vanished_or_were_cut_are_made_again(folder, uninterrupted, d
     damage(folder / "epoch-0000_batch-0001.safetensors")
     writer = FullBatchWriter(folder.parents[1], RECIPE)
     assert writer.missing(NUM_EPOCHS) == [(0, 1)]
+    del writer
 
     write(folder.parents[1])
 
     assert contents(folder.parents[1]) == uninterrupted
+
+
+def test_a_second_writer_in_a_folder_is_refused(folder):
+    first = FullBatchWriter(folder.parents[1], RECIPE)
+    assert first.missing(NUM_EPOCHS) == []
+    with pytest.raises(BettyError, match="another process is writing to"):
+        FullBatchWriter(folder.parents[1], RECIPE)
+
+
+def test_training_is_refused_before_it_starts_where_a_file_is_cut(folder):
+    with open(folder / "epoch-0001_batch-0001.safetensors", "r+b") as file:
+        file.truncate(100)
+    with pytest.raises(BettyError, match=r"epoch-0001_batch-0001\.safetensors has 100 bytes"):
+        stored(folder).require_epochs(NUM_EPOCHS)
 
 
 def test_leftovers_of_a_killed_run_go_away(folder, uninterrupted):

@@ -1,8 +1,11 @@
 """Micro-batches against a brute-force version, and the loader's promises."""
 
 import gc
+import sys
 import threading
 import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -119,54 +122,84 @@ def test_loader_yields_what_split_makes_with_its_features_and_labels() -> None:
         assert loaded.transfer_s > 0
 
 
+@dataclass(eq=False)
 class Result:
-    pass
+    job: int
 
 
+@pytest.fixture
+def impatient_threads() -> Iterator[None]:
+    """Threads that take turns as often as they can, to find what only works by luck."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("impatient_threads")
 def test_one_ahead_never_has_more_than_two_alive() -> None:
     alive: weakref.WeakSet[Result] = weakref.WeakSet()
     most = 0
 
-    def load(_: int) -> Result:
+    def load(job: int) -> Result:
         nonlocal most
-        result = Result()
+        result = Result(job)
         alive.add(result)
         most = max(most, len(alive))
         return result
 
     seen = 0
-    for result in one_ahead(load, range(50)):
-        assert isinstance(result, Result)
+    for result in one_ahead(load, range(2000)):
+        assert result.job == seen
         seen += 1
-    assert seen == 50
+    assert seen == 2000
     assert most == 2
+
+
+def test_a_caller_that_keeps_all_results_gets_them_all() -> None:
+    assert [result.job for result in list(one_ahead(Result, range(20)))] == list(range(20))
 
 
 def test_one_ahead_loads_the_next_while_the_caller_works() -> None:
     started = [threading.Event() for _ in range(3)]
 
-    def load(job: int) -> int:
+    def load(job: int) -> Result:
         started[job].set()
-        return job
+        return Result(job)
 
     iterator = one_ahead(load, range(3))
-    assert next(iterator) == 0
+    first = next(iterator)
+    assert first.job == 0
     assert started[1].wait(timeout=10)
     assert not started[2].is_set()
-    assert list(iterator) == [1, 2]
+    assert [result.job for result in iterator] == [1, 2]
 
 
 def test_an_error_in_the_background_reaches_the_caller_in_its_turn() -> None:
-    def load(job: int) -> int:
+    def load(job: int) -> Result:
         if job == 2:
             raise RuntimeError("the disk is gone")
-        return job
+        return Result(job)
 
     iterator = one_ahead(load, range(5))
-    assert [next(iterator), next(iterator)] == [0, 1]
+    assert [next(iterator).job, next(iterator).job] == [0, 1]
     with pytest.raises(RuntimeError, match="the disk is gone"):
         next(iterator)
     assert background_threads() == []
+
+
+def test_a_loader_can_be_closed_while_it_waits_for_the_caller() -> None:
+    iterator = one_ahead(Result, range(5))
+    kept = [next(iterator), next(iterator)]
+    iterator.close()
+    assert len(kept) == 2
+    assert background_threads() == []
+
+
+def test_two_loops_over_one_loader_do_not_disturb_each_other() -> None:
+    loader, _, _ = loader_of(random_full_batch([100, 50, 20], 5, seed=0), 5)
+    for one, other in zip(loader, loader, strict=True):
+        assert edges_by_global_id(one.batch) == edges_by_global_id(other.batch)
 
 
 def test_leaving_the_loop_early_ends_the_background_thread() -> None:

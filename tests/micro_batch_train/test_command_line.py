@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -101,7 +102,7 @@ def test_stored_full_batches_train_bit_for_bit_as_sampled_ones(
 
 
 def test_a_killed_run_goes_on_and_ends_in_the_same_numbers(data_flags: list[str], tmp_path: Path) -> None:
-    flags = [*data_flags, "--quiet", "--num-runs", "2", "--num-epochs", "30", "--eval"]
+    flags = [*data_flags, "--quiet", "--num-runs", "2", "--num-epochs", "12", "--eval"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "pytorch")}
     command = [sys.executable, "-m", "betty.micro_batch_train", *flags, "--output", str(tmp_path / "killed")]
     process = subprocess.Popen(command, env=environment)
@@ -123,9 +124,17 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_numbers(data_flags: list[str]
     ("flags", "message"),
     [
         (["--fan-out", "10"], "--num-layers 2 needs as many fan-outs, --fan-out has 1"),
-        (["--fan-out", "10,0"], "each fan-out is at least 1"),
+        (["--fan-out", "10,0"], "each is at least 1, or -1 for all"),
+        (["--fan-out", "10,99999999999999999999"], "is not a list of whole numbers"),
+        (["--batch-size", "99999999999999999999"], "is not a whole number from 0 to"),
+        (["--num-hidden", "2000000000"], "out of memory"),
+        (["--lr", "1e38"], "is not a number from 0 to 1e30"),
+        (["--device", "meta"], "this machine has no device"),
+        (["--output", ""], "an empty name is no folder"),
+        (["--data-root", "/dev/null/x"], "/dev/null"),
         (["--fan-out", "ten"], "is not a list of whole numbers"),
         (["--num-batch", "0"], "is not a whole number above 0"),
+        (["--num-batch", "x"], "is not a whole number"),
         (["--aggre", "median"], "invalid choice: 'median'"),
         (["--selection-method", "best"], "invalid choice: 'best'"),
         (["--dropout", "1"], "below 1"),
@@ -146,12 +155,56 @@ def test_bad_input_is_one_line_and_exit_code_2(
     errors = capsys.readouterr().err
     assert message in errors
     assert len(errors.splitlines()) == 1
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_all_neighbours_can_be_asked_for_with_a_space(data_flags: list[str], tmp_path: Path) -> None:
+    train(data_flags, tmp_path / "a", "--fan-out", "-1,-1", "--num-epochs", "1")
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["flags"]["fan_out"] == [-1, -1]
+
+
+def test_a_loss_that_is_no_number_ends_the_run(
+    data_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        train(data_flags, tmp_path, "--lr", "1e30", "--num-epochs", "5")
+    assert end.value.code == 2
+    assert "try a lower --lr" in capsys.readouterr().err
+    assert len(read_epochs(tmp_path)) < 5
+
+
+def test_resuming_on_changed_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = {"edges": np.array([[0, 1], [1, 2], [2, 3]]), "node_labels": np.array([0, 1, 0, 1])}
+    flags = [
+        "--dataset",
+        str(tmp_path / "graph.npz"),
+        "--quiet",
+        "--num-epochs",
+        "1",
+        "--output",
+        str(tmp_path / "run"),
+    ]
+    np.savez(tmp_path / "graph.npz", node_features=np.zeros((4, 3)), **graph)
+    train_by_micro_batches(flags)
+    np.savez(tmp_path / "graph.npz", node_features=np.ones((4, 3)), **graph)
+    with pytest.raises(SystemExit) as end:
+        train_by_micro_batches([*flags, "--resume"])
+    assert end.value.code == 2
+    assert "holds a run on other data" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_start_leaves_the_old_one_alone(data_flags: list[str], tmp_path: Path) -> None:
+    epochs = train(data_flags, tmp_path, "--num-epochs", "1")
+    with pytest.raises(SystemExit):
+        train(data_flags, tmp_path, "--num-hidden", "2000000000", "--overwrite")
+    assert read_epochs(tmp_path) == epochs
+    assert (tmp_path / "summary.json").exists()
 
 
 def test_mini_batches_are_the_baseline_with_a_step_each(data_flags: list[str], tmp_path: Path) -> None:
     train_by_mini_batches(
-        [*data_flags, "--quiet", "--output", str(tmp_path), "--batch-size", "100", "--num-epochs", "2", "--eval"]
+        [*data_flags[:4], "--quiet", "--output", str(tmp_path), "--batch-size", "100", "--num-epochs", "2", "--eval"]
     )
     epochs = read_epochs(tmp_path)
     num_training_nodes = sum(

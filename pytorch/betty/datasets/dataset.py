@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_LABEL = -1
+
+CLASSES_OF_ANY_GRAPH = 1_000
+"""So many classes are fine on a graph of any size; more need as many nodes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,7 +78,8 @@ def checked(dataset: Dataset, origin: object) -> Dataset:
         origin: the file or the name to blame in an error.
 
     Raises:
-        BettyError: shapes that disagree, a label or an id out of range, no node to train on.
+        BettyError: shapes that disagree, a label or an id out of range, more classes than nodes, a node in two
+            splits, no node to train on.
     """
     num_nodes = dataset.graph.num_nodes()
     for what, rows in (("features", dataset.features.shape[0]), ("labels", dataset.labels.shape[0])):
@@ -86,6 +92,7 @@ def checked(dataset: Dataset, origin: object) -> Dataset:
     }
     if labelled_ids["train"].numel() == 0:
         raise BettyError(f"{origin}: no node to train on; the training split needs at least one node with a label")
+    _require_disjoint(labelled_ids, num_nodes, origin)
     return dataclasses.replace(dataset, **{f"{part}_ids": ids for part, ids in labelled_ids.items()})
 
 
@@ -97,6 +104,12 @@ def _require_labels(labels: Tensor, num_classes: int, origin: object) -> None:
         raise BettyError(
             f"{origin}: labels range from {low} to {high}; they have to be classes in [0, {num_classes}), "
             f"or {NO_LABEL} for a node without a label"
+        )
+    most = max(labels.numel(), CLASSES_OF_ANY_GRAPH)
+    if num_classes > most:
+        raise BettyError(
+            f"{origin}: the labels make {num_classes} classes (the largest is {high}), but {labels.numel()} nodes can "
+            f"have at most {most}; number the classes from 0 without gaps"
         )
 
 
@@ -112,6 +125,19 @@ def _labelled_only(node_ids: Tensor, labels: Tensor, origin: str) -> Tensor:
     if dropped:
         logger.info("%s: %d of %d nodes have no label and are left out", origin, dropped, node_ids.numel())
     return kept
+
+
+def _require_disjoint(ids_of_part: Mapping[str, Tensor], num_nodes: int, origin: object) -> None:
+    """A node in two splits makes scores meaningless."""
+    overlaps = []
+    for (first, first_ids), (second, second_ids) in combinations(ids_of_part.items(), 2):
+        in_first = torch.zeros(num_nodes, dtype=torch.bool)
+        in_first[first_ids] = True
+        count = int(in_first.index_select(0, second_ids).sum())
+        if count:
+            overlaps.append(f"{count} nodes are in both the {first} and the {second} split")
+    if overlaps:
+        raise BettyError(f"{origin}: {', '.join(overlaps)}; a node has to be in one split at most")
 
 
 def require_finite(features: Tensor, origin: object) -> None:

@@ -8,7 +8,7 @@ and edges are made undirected as for every other data set.
 The raw files of ``cora``, ``citeseer`` and ``pubmed`` are Python pickles: their authors published them so, and DGL's
 own loader unpickles what it has downloaded. That happens on the first load only. What Betty keeps, in
 ``<root>/<name>/``, is not pickled (:mod:`betty.datasets.cache`), and DGL's processed files are neither written nor
-read.
+read. Both steps happen under the lock on that folder: of two processes only one downloads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from betty.datasets.cache import load_or_make, write_cache
-from betty.datasets.dataset import Dataset, require_finite
+from betty.datasets.damage import blamed_on
+from betty.datasets.dataset import Dataset, checked, require_finite
 from betty.datasets.graph import build_graph, undirected_csc
 from betty.datasets.splits import random_split, split_from_masks
 from betty.dgl_compat import dgl
@@ -74,7 +75,7 @@ def load_karate(root: Path, seed: int) -> Dataset:
     club = _mixed(_OwnFolder, dgl.data.KarateClubDataset)(root)
     labels = club[0].ndata["label"]
     first_ends, second_ends = (ends.numpy() for ends in club[0].edges())
-    return Dataset(
+    dataset = Dataset(
         name="karate",
         graph=build_graph(*undirected_csc(first_ends, second_ends, labels.numel())),
         features=torch.eye(labels.numel()),
@@ -82,6 +83,7 @@ def load_karate(root: Path, seed: int) -> Dataset:
         num_classes=club.num_classes,
         **random_split(labels, seed)._asdict(),
     )
+    return checked(dataset, "karate")
 
 
 def load_downloaded(name: str, root: Path) -> Dataset:
@@ -115,20 +117,15 @@ def load_downloaded(name: str, root: Path) -> Dataset:
 
 
 def _load_raw(name: str, root: Path) -> tuple[dgl.DGLGraph, int]:
-    try:
-        # DGL tells of its steps on the standard output, which is for results.
-        with contextlib.redirect_stdout(io.StringIO()):
-            if name == "reddit":
-                loader = _mixed(_RawFilesOnly, dgl.data.RedditDataset)(raw_dir=str(root), verbose=False)
-            else:
-                citations = _mixed(_RawFilesOnly, dgl.data.CitationGraphDataset)
-                loader = citations(name, raw_dir=str(root), verbose=False)
-    except BettyError:
-        raise
-    # A cut pickle or zip file can end in nearly any exception.
-    except Exception as error:
-        raise BettyError(
-            f"the raw files of {name} do not load ({type(error).__name__}: {error}); "
-            f"delete what begins with {ARCHIVES[name]} in {root} and try again"
-        ) from error
+    advice = f"delete what begins with {ARCHIVES[name]} in {root} and try again"
+    # DGL tells of its steps on the standard output, which is for results.
+    with (
+        blamed_on(f"{root / ARCHIVES[name]}.zip, or what was unpacked from it,", advice),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        if name == "reddit":
+            loader = _mixed(_RawFilesOnly, dgl.data.RedditDataset)(raw_dir=str(root), verbose=False)
+        else:
+            citations = _mixed(_RawFilesOnly, dgl.data.CitationGraphDataset)
+            loader = citations(name, raw_dir=str(root), verbose=False)
     return loader[0], loader.num_classes

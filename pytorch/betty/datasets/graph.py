@@ -58,6 +58,27 @@ def distinct_of_sorted(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return keys if is_new.all() else keys[is_new]
 
 
+def require_csc(indptr: Tensor, indices: Tensor) -> None:
+    """Refuse what DGL would take unseen, and crash on: pointers and node ids out of range. Every byte is read.
+
+    Args:
+        indptr: int64 ``[num_nodes + 1]``.
+        indices: int64 ``[num_edges]``.
+
+    Raises:
+        ValueError: they are not the CSC form of a graph.
+    """
+    for name, tensor in (("indptr", indptr), ("indices", indices)):
+        if tensor.dtype != torch.int64 or tensor.dim() != 1:
+            raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)} and not int64 in one dimension")
+    if indptr.numel() == 0 or indptr[0] != 0 or indptr[-1] != indices.numel() or (indptr[1:] < indptr[:-1]).any():
+        raise ValueError(f"indptr does not ascend from 0 to the number of edges, {indices.numel()}")
+    if indices.numel():
+        low, high = (int(value) for value in indices.aminmax())
+        if low < 0 or high >= indptr.numel() - 1:
+            raise ValueError(f"node ids from {low} to {high} for {indptr.numel() - 1} nodes")
+
+
 def build_graph(indptr: Tensor, indices: Tensor) -> dgl.DGLGraph:
     """A DGL graph on the very same tensors, with nothing but the CSC form made.
 

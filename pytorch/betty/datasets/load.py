@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from betty.datasets.dataset import Dataset, checked
+from betty.datasets.dataset import Dataset
 from betty.datasets.dgl_datasets import DOWNLOADED_NAMES, load_downloaded, load_karate
 from betty.datasets.npz import load_npz
 from betty.datasets.ogb_datasets import SOURCES, load_ogb
@@ -41,10 +41,10 @@ def load_dataset(
     if average_degree is not None and name not in SYNTHETIC_NAMES:
         raise BettyError(f"an average degree can be chosen for {', '.join(SYNTHETIC_NAMES)}, not for {name}")
     if name.endswith(".npz"):
-        return checked(load_npz(Path(name), seed, split), name)
+        return load_npz(Path(name), seed, split)
     if split != 0:
         raise BettyError(f"{name} has one split, there is no split {split}; only .npz files can have several")
-    return checked(_load_named(name, root, seed, average_degree), name)
+    return _load_named(name, root, seed, average_degree)
 
 
 def _load_named(name: str, root: Path, seed: int, average_degree: float | None) -> Dataset:

@@ -3,6 +3,7 @@
 OGB downloads an archive, Betty reads the raw files in it. OGB's own processed files are pickles that current PyTorch
 refuses to load; they are neither written nor read. Betty keeps a form of its own in ``<root>/<name>/``
 (:mod:`betty.datasets.cache`), and the next load maps that into memory. The raw files are not needed any more then.
+Download, unpacking and conversion happen under the lock on that folder: of two processes only one does them.
 
 Edges are made undirected, as is usual for all three. Labels that are missing (NaN: most nodes of ``ogbn-papers100M``)
 are -1. Nothing is asked on the terminal, and OGB's check for updates over the network is left out.
@@ -14,13 +15,13 @@ never are in memory as a whole.
 import logging
 import shutil
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from betty.datasets.cache import load_or_make, write_cache
+from betty.datasets.damage import one_line
 from betty.datasets.dataset import Dataset
 from betty.datasets.graph import undirected_csc
 from betty.datasets.ogb_raw_files import read_binary, read_csv, read_split
@@ -102,15 +103,26 @@ def _raw_files(name: str, source: Source, root: Path) -> Path:
         if not archive.exists():
             archive = _download(source, root, workplace)
         logger.info("unpacking %s", archive)
-        try:
-            with zipfile.ZipFile(archive) as file:
-                file.extractall(workplace)
-            (workplace / source.archive_name).rename(folder)
-        except (zipfile.BadZipFile, zlib.error, EOFError, FileNotFoundError) as error:
-            raise BettyError(
-                f"{archive} is not the whole archive of {name} ({error}); delete it and download it again"
-            ) from error
+        _unpack(archive, workplace, source.archive_name)
+        (workplace / source.archive_name).rename(folder)
     return folder
+
+
+def _unpack(archive: Path, workplace: Path, folder_name: str) -> None:
+    wrong = f"{archive} is not the whole archive of OGB's {folder_name}"
+    try:
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(workplace)
+    # A full disk is not the archive's fault.
+    except OSError:
+        raise
+    # Encryption, unknown compression and damage each end in another one.
+    except Exception as error:
+        raise BettyError(
+            f"{wrong} ({type(error).__name__}: {one_line(error)}); delete it and download it again"
+        ) from error
+    if not (workplace / folder_name).is_dir():
+        raise BettyError(f"{wrong} (there is no folder {folder_name} in it); delete it and download it again")
 
 
 @contextmanager

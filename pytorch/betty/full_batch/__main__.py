@@ -12,6 +12,7 @@ from betty.command_line import (
     add_dataset_flags,
     add_run_flags,
     add_sampling_flags,
+    add_store_flags,
     run_command,
     set_up_logging,
 )
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = CommandLineParser("betty.full_batch", "Sample full batches and store them for training.")
     add_dataset_flags(parser)
     add_sampling_flags(parser)
+    add_store_flags(parser)
     add_run_flags(parser)
     flags = parser.parse_args(argv)
     set_up_logging(flags.quiet)

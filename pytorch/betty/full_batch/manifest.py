@@ -32,7 +32,7 @@ class Recipe:
     Args:
         dataset: name of the data set.
         graph: fingerprint of its graph.
-        output_ids: fingerprint of the output nodes, see :func:`ids_fingerprint`.
+        output_ids: fingerprint of the output nodes, see :func:`tensor_fingerprint`.
         num_outputs: how many output nodes an epoch has.
         fan_outs: neighbours sampled per layer, input layer first.
         seed: of the sampling.
@@ -58,7 +58,7 @@ class Recipe:
         batch_size: int | None = None,
     ) -> Recipe:
         """The recipe for full batches of ``output_ids``, int64 ``[num_outputs]``."""
-        fingerprint = ids_fingerprint(output_ids)
+        fingerprint = tensor_fingerprint(output_ids)
         return cls(dataset, graph_fingerprint, fingerprint, output_ids.numel(), tuple(fan_outs), seed, batch_size)
 
     @property
@@ -81,9 +81,9 @@ class Recipe:
         return f"python -m betty.full_batch {flags} with your --dataset, --data-root and --full-batch-root"
 
 
-def ids_fingerprint(ids: Tensor) -> str:
-    """SHA-256 of the bytes of an int64 tensor, in hexadecimal."""
-    return hashlib.sha256(ids.contiguous().numpy()).hexdigest()
+def tensor_fingerprint(tensor: Tensor) -> str:
+    """SHA-256 of the bytes of a tensor in host memory, in hexadecimal."""
+    return hashlib.sha256(tensor.contiguous().numpy()).hexdigest()
 
 
 @dataclass(frozen=True)

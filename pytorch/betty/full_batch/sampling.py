@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -277,7 +278,7 @@ def _check_sampling(graph: dgl.DGLGraph, output_ids: Tensor, fan_outs: Sequence[
         raise BettyError("the graph has several node or edge types; make it one with dgl.to_homogeneous(graph)")
     if graph.device.type != "cpu" or output_ids.device.type != "cpu":
         raise BettyError("graph and output nodes are sampled in host memory; move them there with .cpu()")
-    if not fan_outs or any(not isinstance(n, int) or (n < 1 and n != ALL_NEIGHBORS) for n in fan_outs):
+    if len(fan_outs) == 0 or any(not isinstance(n, Integral) or (n < 1 and n != ALL_NEIGHBORS) for n in fan_outs):
         raise BettyError(f"fan-outs {list(fan_outs)}: give one per layer, each at least 1, or -1 for all neighbours")
     if output_ids.dtype != torch.int64 or output_ids.dim() != 1 or output_ids.numel() == 0:
         found = f"{output_ids.dtype} {list(output_ids.shape)}"

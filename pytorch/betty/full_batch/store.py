@@ -17,6 +17,7 @@ checksum that it tells, or is refused.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,15 +28,18 @@ from torch import Tensor
 
 from betty.blocks import FullBatch, chain_blocks
 from betty.errors import BettyError
-from betty.files import PARTIAL_SUFFIX, sha256, whole_file
+from betty.files import PARTIAL_SUFFIX, hold_lock, sha256, whole_file
 from betty.full_batch.manifest import Recipe, StoredFile, read_manifest, write_manifest
 from betty.full_batch.sampling import check_position
+
+logger = logging.getLogger(__name__)
 
 
 class FullBatchWriter:
     """Writes full batches to a folder, each file whole or not at all, and goes on where an earlier run stopped.
 
-    Whatever was interrupted when, the folder ends in the same bytes. Only one writer may be at work in a folder.
+    Whatever was interrupted when, the folder ends in the same bytes. The writer has the folder for itself until it is
+    gone. Files that are not as the manifest says are made again.
 
     Args:
         root: folder of all stored full batches.
@@ -48,11 +52,12 @@ class FullBatchWriter:
     def __init__(self, root: Path, recipe: Recipe) -> None:
         self.folder = recipe.folder(root)
         self._recipe = recipe
-        recorded = read_manifest(self.folder, recipe)
         with _writing(self.folder):
+            self._lock = hold_lock(self.folder)
             for leftover in self.folder.glob(f"*{PARTIAL_SUFFIX}"):
                 leftover.unlink()
-            self._files = {position: file for position, file in recorded.items() if _has_size(self.folder, file)}
+            recorded = read_manifest(self.folder, recipe)
+            self._files = {position: file for position, file in recorded.items() if _is_whole(self.folder, file)}
 
     @property
     def files(self) -> list[StoredFile]:
@@ -108,14 +113,14 @@ class StoredFullBatches:
         self._verified: set[tuple[int, int]] = set()
 
     def require_epochs(self, num_epochs: int) -> None:
-        """Make sure, before hours of training, that all full batches of the first epochs are stored.
+        """Make sure, before hours of training, that all full batches of the first epochs are there in their size.
 
         Raises:
-            BettyError: one is missing.
+            BettyError: one is not.
         """
         for epoch in range(num_epochs):
             for batch in range(self.num_batches):
-                self._file(epoch, batch, num_epochs)
+                self._check_size(self._file(epoch, batch, num_epochs))
 
     def load(self, epoch: int, batch: int) -> FullBatch:
         """The full batch at position ``batch`` of an epoch, both counted from 0.
@@ -142,18 +147,23 @@ class StoredFullBatches:
             message = f"batch {batch} of epoch {epoch} is not stored in {self.folder}; make it with {command}"
             raise BettyError(message) from None
 
-    def _verify(self, path: Path, file: StoredFile) -> None:
-        last_epoch, _ = max(self._files)
-        command = self._recipe.command(last_epoch + 1)
+    def _check_size(self, file: StoredFile) -> None:
+        path = self.folder / file.name
         try:
             size = path.stat().st_size
-            if size != file.bytes:
-                raise BettyError(f"{path} has {size} bytes instead of {file.bytes}; make it again with {command}")
-            checksum = sha256(path)
         except OSError as error:
-            raise BettyError(f"{path} cannot be read: {error.strerror}; make it again with {command}") from error
-        if checksum != file.sha256:
-            raise BettyError(f"{path} is damaged: its checksum is another; delete it and make it again with {command}")
+            raise BettyError(f"{path} cannot be read: {error.strerror}; {self._remedy()}") from error
+        if size != file.bytes:
+            raise BettyError(f"{path} has {size} bytes instead of {file.bytes}; {self._remedy()}")
+
+    def _verify(self, path: Path, file: StoredFile) -> None:
+        self._check_size(file)
+        if sha256(path) != file.sha256:
+            raise BettyError(f"{path} is damaged: its checksum is another; {self._remedy()}")
+
+    def _remedy(self) -> str:
+        last_epoch, _ = max(self._files)
+        return f"make it again with {self._recipe.command(last_epoch + 1)}"
 
 
 def _to_tensors(full_batch: FullBatch) -> dict[str, Tensor]:
@@ -170,9 +180,14 @@ def _from_tensors(tensors: dict[str, Tensor]) -> FullBatch:
     return FullBatch(chain_blocks(layers, tensors["node_ids"]))
 
 
-def _has_size(folder: Path, file: StoredFile) -> bool:
+def _is_whole(folder: Path, file: StoredFile) -> bool:
     path = folder / file.name
-    return path.is_file() and path.stat().st_size == file.bytes
+    if not path.is_file():
+        return False
+    is_whole = path.stat().st_size == file.bytes and sha256(path) == file.sha256
+    if not is_whole:
+        logger.warning("%s is damaged and is made again", path)
+    return is_whole
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from betty.command_line import non_negative_int, positive_int, run_command
+from betty.command_line import add_store_flags, non_negative_int, positive_int, run_command
 from betty.datasets import Dataset, graph_fingerprint
 from betty.device_loader import DeviceLoader
 from betty.full_batch import FullBatchSource, Recipe, SampledFullBatches, StoredFullBatches
@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
         help="how often to split the micro-batch with the most input nodes in two",
     )
     group.add_argument("--re-partition-method", choices=METHODS, default="REG", help="partitioning for that")
+    add_store_flags(parser)
     group.add_argument(
         "--load-full-batch",
         action="store_true",

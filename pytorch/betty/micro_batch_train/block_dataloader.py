@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from betty.blocks import FullBatch, MicroBatch
 from betty.device_loader import DeviceLoader, LoadedBatch, one_ahead
-from betty.errors import BettyError
 from betty.micro_batch_train.cutting import SLOTS_IN_CACHE, MicroBatchCutter
+from betty.micro_batch_train.parts import check_parts
 
 
 def split(full_batch: FullBatch, parts: Sequence[Tensor]) -> list[MicroBatch]:
@@ -31,6 +29,8 @@ def split(full_batch: FullBatch, parts: Sequence[Tensor]) -> list[MicroBatch]:
         BettyError: the parts overlap or leave out output nodes.
     """
     check_parts(full_batch, parts)
+    if not parts:
+        return []
     at_once = max(1, SLOTS_IN_CACHE // full_batch.input_ids.numel())
     if at_once > 1 or len(parts) == 1:
         return _cut_all(full_batch, parts, at_once)
@@ -45,24 +45,6 @@ def _cut_all(full_batch: FullBatch, parts: Sequence[Tensor], at_once: int) -> li
     cutter = MicroBatchCutter(full_batch, min(at_once, len(parts)))
     groups = [parts[first : first + at_once] for first in range(0, len(parts), at_once)]
     return [micro_batch for group in groups for micro_batch in cutter.cut(group)]
-
-
-def check_parts(full_batch: FullBatch, parts: Sequence[Tensor]) -> None:
-    """Refuse parts that do not hold every output node exactly once.
-
-    Raises:
-        BettyError: they do not, or one is empty.
-    """
-    num_outputs = full_batch.output_ids.numel()
-    if any(part.numel() == 0 for part in parts):
-        raise BettyError("a part has no output nodes; leave it out")
-    # NumPy and not PyTorch, whose idle threads would take the cores from those that cut.
-    positions = np.concatenate([part.numpy() for part in parts]) if parts else np.empty(0, dtype=np.int64)
-    in_range = positions.size == num_outputs and positions.min() >= 0 and positions.max() < num_outputs
-    if not in_range or (np.bincount(positions, minlength=num_outputs) != 1).any():
-        raise BettyError(
-            f"the parts hold {positions.size} positions, but must hold each of the {num_outputs} output nodes once"
-        )
 
 
 class MicroBatchLoader:
@@ -88,13 +70,13 @@ class MicroBatchLoader:
         return len(self._parts)
 
     def __iter__(self) -> Iterator[LoadedBatch]:
-        return map(self._device_loader.hand_over, one_ahead(self._load, self._parts))
+        cutter = None
 
-    @cached_property
-    def _cutter(self) -> MicroBatchCutter:
-        return MicroBatchCutter(self._full_batch)
+        def load(part: Tensor) -> LoadedBatch:
+            nonlocal cutter
+            start = time.perf_counter()
+            cutter = cutter or MicroBatchCutter(self._full_batch)
+            (micro_batch,) = cutter.cut([part])
+            return self._device_loader.load(micro_batch, prepare_s=time.perf_counter() - start)
 
-    def _load(self, part: Tensor) -> LoadedBatch:
-        start = time.perf_counter()
-        (micro_batch,) = self._cutter.cut([part])
-        return self._device_loader.load(micro_batch, prepare_s=time.perf_counter() - start)
+        return one_ahead(load, self._parts, self._device_loader.hand_over)

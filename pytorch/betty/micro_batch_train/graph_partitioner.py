@@ -81,10 +81,12 @@ def partition(full_batch: FullBatch, num_parts: int, method: str = "REG", seed: 
         BettyError: no such method, or ``num_parts`` is below 1.
     """
     assign = _find_method(method)
-    if num_parts < 1:
-        raise BettyError(f"cannot make {num_parts} parts of a full batch; ask for 1 or more")
+    if not isinstance(num_parts, int) or num_parts < 1:
+        raise BettyError(f"cannot make {num_parts} parts of a full batch; ask for a whole number of 1 or more")
     num_outputs = full_batch.output_ids.numel()
-    if num_parts == 1 or num_outputs == 0:
+    if num_outputs == 0:
+        return []
+    if num_parts == 1:
         part_of_output = torch.zeros(num_outputs, dtype=torch.int64)
     elif num_parts >= num_outputs:
         part_of_output = torch.arange(num_outputs)
@@ -103,7 +105,7 @@ def _find_method(name: str) -> PartitionMethod:
 def _positions_by_part(part_of_output: Tensor) -> list[Tensor]:
     sizes = part_of_output.bincount()
     positions = part_of_output.argsort(stable=True)
-    return list(positions.split(sizes[sizes > 0].tolist())) if positions.numel() else []
+    return list(positions.split(sizes[sizes > 0].tolist()))
 
 
 def re_partition(

@@ -16,6 +16,9 @@ A hub that ``n`` output nodes share makes ``n²`` pairs of weight 1: it costs th
 fan-outs 10 and 10,25, this one gave less redundancy than none in 16 parts of every graph: at 10,25 cora 2.25 and 2.38,
 citeseer 1.43 and 1.44, tolokers 6.32 and 6.39, synthetic-arxiv 4.09 and 5.49, there in a fourth of the time.
 ``scripts/benchmark.sh hubs`` measures it again.
+
+In a block with few sources for its output nodes most edges may come from such hubs, which then are all there is to
+tell output nodes apart: the bound is raised until it keeps half of the edges.
 """
 
 
@@ -37,8 +40,8 @@ def redundancy_graph(block: Block) -> csr_array:
     A holds a 1 for every source node that an output node needs, itself among them. The weight of two output nodes is
     thus the number of source nodes that they share: what is loaded twice if they part.
 
-    Source nodes that more than :data:`MAX_SHARING` output nodes share are not counted, which bounds the pairs by
-    ``MAX_SHARING`` times the edges.
+    Source nodes that more than :data:`MAX_SHARING` output nodes share are not counted (or more than the median edge's
+    source is shared by, if that is more), which bounds the pairs by that number times the edges.
 
     Returns:
         Symmetric ``[num_dst, num_dst]`` without a diagonal; the weights are shared source nodes.
@@ -56,7 +59,9 @@ def _is_counted(block: Block) -> np.ndarray:
     """For every edge 1 if its source node counts in the redundancy-embedded graph, 0 if too many share it."""
     num_sharing = np.bincount(block.indices.numpy(), minlength=block.num_src)
     num_sharing[: block.num_dst] += 1
-    return (num_sharing <= MAX_SHARING).astype(pymetis.zero_copy_dtype()).take(block.indices.numpy())
+    sharing_of_edge = num_sharing.take(block.indices.numpy())
+    bound = max(MAX_SHARING, np.median(sharing_of_edge)) if sharing_of_edge.size else MAX_SHARING
+    return (sharing_of_edge <= bound).astype(pymetis.zero_copy_dtype())
 
 
 def _own_and_neighbours(block: Block, edge_values: np.ndarray) -> csr_array:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from betty.blocks import FullBatch
+from betty.micro_batch_train.parts import check_parts
 
 PARTS_PER_WORD = 64
 
@@ -57,5 +58,9 @@ def redundancy(full_batch: FullBatch, parts: Sequence[Tensor]) -> float:
 
     Returns:
         1.0 where the micro-batches share no node, which is ideal; at most the number of parts.
+
+    Raises:
+        BettyError: the parts do not hold every output node once.
     """
+    check_parts(full_batch, parts)
     return int(input_nodes(full_batch, parts).sum()) / full_batch.input_ids.numel()

@@ -35,8 +35,7 @@ class MiniBatchTrainer:
             sampled = MicroBatch(self._mini_batches.load(epoch, batch).blocks, weight=1.0)
             return self._device_loader.load(sampled, prepare_s=time.perf_counter() - start)
 
-        for loaded in one_ahead(load, range(self._mini_batches.num_batches)):
-            self._device_loader.hand_over(loaded)
+        for loaded in one_ahead(load, range(self._mini_batches.num_batches), self._device_loader.hand_over):
             num_outputs = loaded.labels.numel()
             optimizer.zero_grad(set_to_none=True)
             share, record = backward_on_share(model, loaded, num_outputs)
