@@ -12,6 +12,7 @@ from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
 from betty.models import AGGREGATORS
+from tests.full_batches import FixedFullBatches
 from tests.random_blocks import random_full_batch
 
 NUM_FEATURES, NUM_CLASSES = 6, 4
@@ -52,17 +53,6 @@ def test_accumulated_gradient_is_the_full_batchs(aggre: str, method: str, num_pa
     for (name, parameter), expected in zip(model.named_parameters(), whole.parameters(), strict=True):
         error = (parameter.grad - expected.grad).norm() / expected.grad.norm()
         assert error <= 1e-10, name
-
-
-class FixedFullBatches:
-    """The same full batches in every epoch."""
-
-    def __init__(self, full_batches: list[FullBatch]) -> None:
-        self.full_batches = full_batches
-        self.num_batches = len(full_batches)
-
-    def load(self, epoch: int, batch: int) -> FullBatch:
-        return self.full_batches[batch]
 
 
 def losses(full_batches: list[FullBatch], num_parts: int, num_epochs: int) -> list[float]:
