@@ -52,6 +52,14 @@ def test_a_block_without_edges_goes_to_dgl_and_back() -> None:
     assert torch.equal(again.src_ids, block.src_ids)
 
 
+def test_dgls_attention_layer_trains_on_a_block() -> None:
+    block = random_block(20, 50, 6, seed=0)
+    layer = dgl.nn.GATConv(3, 4, num_heads=2, allow_zero_in_degree=True)
+    x = torch.rand(50, 3, requires_grad=True)
+    layer(block.to_dgl(), x).sum().backward()
+    assert x.grad.abs().sum() > 0
+
+
 def test_degrees_are_dgls() -> None:
     block = random_block(20, 50, 6, seed=0)
     assert torch.equal(block.in_degrees(), block.to_dgl().in_degrees())

@@ -68,8 +68,9 @@ class Block:
         # Imported here and not above: this module is the base of all others and knows none of them.
         from betty.dgl_compat import dgl
 
-        sources = self.indices.long()
-        csc = ("csc", (self.indptr, sources, torch.empty(0, dtype=torch.int64, device=self.device)))
+        # DGL would take no edge ids for these very ones, but some of its kernels then fail.
+        edge_ids = torch.arange(self.num_edges, device=self.device)
+        csc = ("csc", (self.indptr, self.indices.long(), edge_ids))
         block = dgl.create_block(csc, num_src_nodes=self.num_src, num_dst_nodes=self.num_dst)
         block.srcdata[dgl.NID] = self.src_ids
         block.dstdata[dgl.NID] = self.dst_ids
