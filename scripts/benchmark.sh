@@ -5,6 +5,7 @@
 #   partitions   redundancy of the partitioning methods, partition and split times
 #   hubs         REG with and without hubs
 #   splitting    splitting into micro-batches against DGL's own functions
+#   kernels      layers against dgl.nn's, exact dropout against PyTorch's (10 minutes)
 #   large        time and memory of synthetic-products
 #   picture      draws docs/betty.png
 #
@@ -14,7 +15,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-SECTIONS=(accuracy partitions hubs splitting large picture)
+SECTIONS=(accuracy partitions hubs splitting kernels large picture)
 [ $# -gt 0 ] && SECTIONS=("$@")
 cd "$PROJECT/scripts/benchmark"
 for section in "${SECTIONS[@]}"; do

@@ -5,15 +5,18 @@ from betty.datasets import load_dataset
 from betty.errors import BettyError
 from betty.full_batch import sample_full_batch
 from betty.micro_batch_train import partition, re_partition, redundancy, split
-from betty.models import MLP, GraphSAGE
+from betty.models import GAT, MLP, ExactDropout, GraphSAGE, dropout_key
 
 __all__ = [
+    "GAT",
     "MLP",
     "BettyError",
     "Block",
+    "ExactDropout",
     "FullBatch",
     "GraphSAGE",
     "MicroBatch",
+    "dropout_key",
     "load_dataset",
     "partition",
     "re_partition",

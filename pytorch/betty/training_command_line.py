@@ -16,14 +16,14 @@ from betty import command_line as types
 from betty.command_line import CommandLineParser, add_dataset_flags, add_run_flags, add_sampling_flags
 from betty.datasets import Dataset, load_dataset
 from betty.device_loader import DeviceLoader
-from betty.models import AGGREGATORS, MLP, GraphSAGE
+from betty.models import AGGREGATORS, DROPOUT_MODES, GAT, MLP, GraphSAGE
 from betty.report import plot_run, summarize, summary_table
 from betty.run_folder import IfExists, RunFolder
 from betty.training import Schedule, TrainEpoch, fit
 
 logger = logging.getLogger(__name__)
 
-MODELS = {"sage": GraphSAGE, "mlp": MLP}
+MODELS = ("sage", "gat", "mlp")
 
 
 def training_parser(module: str, description: str) -> CommandLineParser:
@@ -52,11 +52,18 @@ def training_parser(module: str, description: str) -> CommandLineParser:
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
-    group.add_argument("--model", choices=MODELS, default="sage", help="GraphSAGE, or a network on features alone")
+    group.add_argument("--model", choices=MODELS, default="sage", help="GraphSAGE, GAT, or a network on features alone")
     group.add_argument("--aggre", choices=AGGREGATORS, default="mean", help="aggregator of GraphSAGE")
+    group.add_argument("--num-heads", type=types.positive_int, default=4, help="attention heads of GAT")
     group.add_argument("--num-layers", type=types.positive_int, default=2, help="layers; one fan-out each")
-    group.add_argument("--num-hidden", type=types.positive_int, default=64, help="channels of hidden layers")
+    group.add_argument("--num-hidden", type=types.positive_int, default=64, help="hidden channels, of GAT per head")
     group.add_argument("--dropout", type=types.probability, default=0.5, help="probability of dropout")
+    group.add_argument(
+        "--dropout-mode",
+        choices=DROPOUT_MODES,
+        default="exact",
+        help="the same masks in every micro-batch, or PyTorch's, which differ",
+    )
 
 
 def parse_training_flags(parser: CommandLineParser, arguments: list[str] | None) -> argparse.Namespace:
@@ -98,9 +105,12 @@ def run_training(flags: argparse.Namespace, make_trainer: Callable[[Dataset, Dev
 
 def new_model(flags: argparse.Namespace, dataset: Dataset) -> nn.Module:
     sizes = (dataset.features.shape[1], flags.num_hidden, dataset.num_classes, flags.num_layers)
+    dropout = {"dropout": flags.dropout, "dropout_mode": flags.dropout_mode}
     if flags.model == "mlp":
-        return MLP(*sizes, dropout=flags.dropout)
-    return GraphSAGE(*sizes, aggre=flags.aggre, dropout=flags.dropout)
+        return MLP(*sizes, **dropout)
+    if flags.model == "gat":
+        return GAT(*sizes, num_heads=flags.num_heads, **dropout)
+    return GraphSAGE(*sizes, aggre=flags.aggre, **dropout)
 
 
 def if_exists(flags: argparse.Namespace) -> IfExists:

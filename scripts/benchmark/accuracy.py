@@ -58,7 +58,7 @@ def micro_batch_trainer(dataset: Dataset, num_parts: int, seed: int) -> TrainEpo
 
 def mini_batch_trainer(dataset: Dataset, batch_size: int, seed: int) -> TrainEpoch:
     mini_batches = SampledFullBatches(dataset.graph, dataset.train_ids, FAN_OUTS, seed, batch_size)
-    return MiniBatchTrainer(mini_batches, DeviceLoader(dataset.features, dataset.labels, CPU)).train_epoch
+    return MiniBatchTrainer(mini_batches, DeviceLoader(dataset.features, dataset.labels, CPU), seed).train_epoch
 
 
 def train(model: LayeredModel, train_epoch: TrainEpoch, dataset: Dataset, setting: Setting, seed: int) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import statistics
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from betty import load_dataset
 from betty.datasets import Dataset
@@ -34,6 +36,28 @@ def median_seconds(work: Callable[[], object], repetitions: int = 5) -> float:
         work()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def compare_seconds(
+    work: Callable[[], object], reference: Callable[[], object], repetitions: int = 5
+) -> tuple[float, float]:
+    """The median times of two pieces of work that take turns, after one run of each that does not count."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repetitions + 1):
+        for one, its_times in zip((work, reference), times, strict=True):
+            start = time.perf_counter()
+            one()
+            its_times.append(time.perf_counter() - start)
+    return statistics.median(times[0][1:]), statistics.median(times[1][1:])
+
+
+def peak_tensor_bytes(work: Callable[[], object]) -> int:
+    """The most memory on the CPU that a piece of work has allocated for tensors at one time, and not yet freed."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        work()
+    changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return max(itertools.accumulate((event.nbytes() for event in changes), initial=0))
 
 
 def describe_machine() -> str:

@@ -138,6 +138,7 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_numbers(data_flags: list[str]
         (["--aggre", "median"], "invalid choice: 'median'"),
         (["--selection-method", "best"], "invalid choice: 'best'"),
         (["--dropout", "1"], "below 1"),
+        (["--dropout-mode", "sometimes"], "invalid choice: 'sometimes'"),
         (["--lr", "nan"], "is not a number"),
         (["--device", "quantum"], "this machine has no device 'quantum'"),
         (["--dataset", "nonsense"], "there is no data set 'nonsense'"),
@@ -214,6 +215,15 @@ def test_mini_batches_are_the_baseline_with_a_step_each(data_flags: list[str], t
     assert epochs[-1]["redundancy"] is None
     assert epochs[-1]["loss"] < epochs[0]["loss"]
     assert epochs[-1]["test_acc"] is not None
+
+
+def test_micro_batches_drop_what_the_full_batch_drops(data_flags: list[str], tmp_path: Path) -> None:
+    def losses(num_batch: int, dropout_mode: str) -> list[float]:
+        flags = ["--num-epochs", "3", "--num-batch", str(num_batch), "--dropout-mode", dropout_mode]
+        return [epoch["loss"] for epoch in train(data_flags, tmp_path / f"{num_batch} {dropout_mode}", *flags)]
+
+    assert losses(4, "exact") == pytest.approx(losses(1, "exact"), abs=1e-5)
+    assert losses(4, "torch") != pytest.approx(losses(1, "torch"), abs=1e-3)
 
 
 def test_the_mlp_sees_no_neighbours(data_flags: list[str], tmp_path: Path) -> None:

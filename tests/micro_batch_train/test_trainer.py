@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from betty import FullBatch, GraphSAGE
+from betty import Block, FullBatch, GraphSAGE, dropout_key
 from betty.device_loader import DeviceLoader
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
+from betty.mini_batch_train.trainer import MiniBatchTrainer
 from betty.models import AGGREGATORS
 from tests.full_batches import FixedFullBatches
 from tests.random_blocks import random_full_batch
@@ -19,9 +20,9 @@ NUM_FEATURES, NUM_CLASSES = 6, 4
 CPU = torch.device("cpu")
 
 
-def double_model(aggre: str, num_layers: int) -> GraphSAGE:
+def double_model(aggre: str, num_layers: int, dropout: float, dropout_mode: str = "exact") -> GraphSAGE:
     torch.manual_seed(0)
-    return GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, num_layers, aggre, dropout=0.0).double()
+    return GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, num_layers, aggre, dropout, dropout_mode).double()
 
 
 def random_nodes(full_batch: FullBatch, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,34 +32,53 @@ def random_nodes(full_batch: FullBatch, dtype: torch.dtype) -> tuple[torch.Tenso
     return features, torch.randint(0, NUM_CLASSES, (num_nodes,), generator=generator)
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 7, 16])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("aggre", AGGREGATORS)
-def test_accumulated_gradient_is_the_full_batchs(aggre: str, method: str, num_parts: int) -> None:
-    full_batch = random_full_batch([120, 60, 30], 6, seed=num_parts)
+def gradient_errors(model: GraphSAGE, full_batch: FullBatch, method: str, num_parts: int) -> dict[str, float]:
+    """By how much the accumulated gradients and the loss differ from those of the full batch in one piece."""
     features, labels = random_nodes(full_batch, torch.float64)
-    model = double_model(aggre, num_layers=2)
-
     whole = copy.deepcopy(model)
-    logits = whole(full_batch.blocks, features[full_batch.input_ids])
+    with dropout_key(whole, 5):
+        logits = whole(full_batch.blocks, features[full_batch.input_ids])
     loss = cross_entropy(logits, labels[full_batch.output_ids])
     loss.backward()
 
     parts = partition(full_batch, num_parts, method, seed=0)
     loader = MicroBatchLoader(full_batch, parts, DeviceLoader(features, labels, CPU))
-    step = accumulate_gradients(model, loader, full_batch.output_ids.numel())
+    with dropout_key(model, 5):
+        step = accumulate_gradients(model, loader, full_batch.output_ids.numel())
 
     assert len(step.batches) == len(parts)
-    assert step.loss == pytest.approx(loss.item(), rel=1e-12)
+    errors = {"loss": abs(step.loss / loss.item() - 1)}
     for (name, parameter), expected in zip(model.named_parameters(), whole.parameters(), strict=True):
-        error = (parameter.grad - expected.grad).norm() / expected.grad.norm()
-        assert error <= 1e-10, name
+        errors[name] = ((parameter.grad - expected.grad).norm() / expected.grad.norm()).item()
+    return errors
 
 
-def losses(full_batches: list[FullBatch], num_parts: int, num_epochs: int) -> list[float]:
+@pytest.mark.parametrize("num_parts", [1, 2, 7, 16])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("aggre", AGGREGATORS)
+def test_accumulated_gradient_is_the_full_batchs(aggre: str, dropout: float, method: str, num_parts: int) -> None:
+    full_batch = random_full_batch([120, 60, 30], 6, seed=num_parts)
+    errors = gradient_errors(double_model(aggre, 2, dropout), full_batch, method, num_parts)
+    assert max(errors.values()) <= 1e-10, errors
+
+
+def test_accumulated_gradient_is_the_full_batchs_through_three_layers_of_dropout() -> None:
+    full_batch = random_full_batch([200, 120, 60, 30], 6, seed=0)
+    errors = gradient_errors(double_model("mean", 3, 0.5), full_batch, "REG", 7)
+    assert max(errors.values()) <= 1e-10, errors
+
+
+def test_accumulated_gradient_of_pytorchs_dropout_is_another_one() -> None:
+    full_batch = random_full_batch([120, 60, 30], 6, seed=0)
+    errors = gradient_errors(double_model("mean", 2, 0.5, "torch"), full_batch, "REG", 7)
+    assert min(errors.values()) > 1e-3, errors
+
+
+def losses(full_batches: list[FullBatch], num_parts: int, num_epochs: int, dropout: float) -> list[float]:
     features, labels = random_nodes(full_batches[0], torch.float32)
     torch.manual_seed(0)
-    model = GraphSAGE(NUM_FEATURES, 16, NUM_CLASSES, 2, "mean", dropout=0.0)
+    model = GraphSAGE(NUM_FEATURES, 16, NUM_CLASSES, 2, "mean", dropout)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     trainer = MicroBatchTrainer(
         FixedFullBatches(full_batches),
@@ -69,11 +89,62 @@ def losses(full_batches: list[FullBatch], num_parts: int, num_epochs: int) -> li
     return [trainer.train_epoch(model, optimizer, 0, epoch).loss for epoch in range(num_epochs)]
 
 
-def test_twenty_epochs_of_eight_micro_batches_follow_the_full_batch() -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_twenty_epochs_of_eight_micro_batches_follow_the_full_batch(dropout: float) -> None:
     full_batch = random_full_batch([500, 300, 150], 8, seed=0)
-    whole, micro = losses([full_batch], 1, 20), losses([full_batch], 8, 20)
+    whole, micro = losses([full_batch], 1, 20, dropout), losses([full_batch], 8, 20, dropout)
     assert micro == pytest.approx(whole, abs=1e-4)
     assert whole[-1] < 0.9 * whole[0]
+
+
+def test_every_step_drops_other_channels() -> None:
+    """Without learning, two epochs' losses differ by their masks alone."""
+    full_batch = random_full_batch([100, 50, 20], 5, seed=0)
+    features, labels = random_nodes(full_batch, torch.float32)
+    model = GraphSAGE(NUM_FEATURES, 16, NUM_CLASSES, 2, dropout=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    loader = DeviceLoader(features, labels, CPU)
+
+    def loss(batches: int, seed: int, run: int, epoch: int) -> float:
+        source = FixedFullBatches([full_batch] * batches)
+        trainer = MicroBatchTrainer(source, Partitioning("range", 4, 0, "range"), loader, seed)
+        return trainer.train_epoch(model, optimizer, run, epoch).loss
+
+    assert loss(1, 0, 0, 0) == loss(1, 0, 0, 0)
+    assert len({loss(*case) for case in [(1, 0, 0, 0), (2, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1)]}) == 5
+
+
+def test_a_model_without_exact_dropout_is_trained() -> None:
+    full_batch = random_full_batch([100, 50, 20], 5, seed=0)
+    features, labels = random_nodes(full_batch, torch.float32)
+
+    class OwnFeatures(torch.nn.Linear):
+        def forward(self, blocks: tuple[Block, ...], x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x[: blocks[-1].num_dst])
+
+    model = OwnFeatures(NUM_FEATURES, NUM_CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    source, loader = FixedFullBatches([full_batch]), DeviceLoader(features, labels, CPU)
+    trainers = [
+        MicroBatchTrainer(source, Partitioning("range", 4, 0, "range"), loader, seed=0),
+        MiniBatchTrainer(source, loader, seed=0),
+    ]
+    first, second = (trainer.train_epoch(model, optimizer, 0, 0).loss for trainer in trainers)
+    assert second < first
+
+
+def test_one_mini_batch_is_one_micro_batch_with_dropout() -> None:
+    full_batch = random_full_batch([100, 50, 20], 5, seed=0)
+    features, labels = random_nodes(full_batch, torch.float32)
+    source, loader = FixedFullBatches([full_batch]), DeviceLoader(features, labels, CPU)
+    model = GraphSAGE(NUM_FEATURES, 16, NUM_CLASSES, 2, dropout=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    trainers = [
+        MicroBatchTrainer(source, Partitioning("range", 1, 0, "range"), loader, seed=3),
+        MiniBatchTrainer(source, loader, seed=3),
+    ]
+    first, second = (trainer.train_epoch(model, optimizer, 1, 2).loss for trainer in trainers)
+    assert second == pytest.approx(first, rel=1e-6)
 
 
 def test_an_epoch_records_what_its_micro_batches_hold() -> None:

@@ -27,7 +27,9 @@ def test_an_epoch_is_a_step_on_the_mean_loss_of_every_mini_batch(mini_batches: l
     model = GraphSAGE(NUM_FEATURES, 8, NUM_CLASSES, 2, dropout=0.0).double()
     by_hand = copy.deepcopy(model)
 
-    trainer = MiniBatchTrainer(FixedFullBatches(mini_batches), DeviceLoader(features, labels, torch.device("cpu")))
+    trainer = MiniBatchTrainer(
+        FixedFullBatches(mini_batches), DeviceLoader(features, labels, torch.device("cpu")), seed=0
+    )
     record = trainer.train_epoch(model, torch.optim.Adam(model.parameters(), lr=0.1), 0, 0)
 
     optimizer = torch.optim.Adam(by_hand.parameters(), lr=0.1)
@@ -47,7 +49,7 @@ def test_an_epoch_is_a_step_on_the_mean_loss_of_every_mini_batch(mini_batches: l
 def test_an_epoch_records_its_mini_batches(mini_batches: list[FullBatch]) -> None:
     loader = DeviceLoader(torch.rand(NUM_NODES, NUM_FEATURES), torch.zeros(NUM_NODES).long(), torch.device("cpu"))
     model = GraphSAGE(NUM_FEATURES, 8, NUM_CLASSES, 2)
-    trainer = MiniBatchTrainer(FixedFullBatches(mini_batches), loader)
+    trainer = MiniBatchTrainer(FixedFullBatches(mini_batches), loader, seed=0)
     record = trainer.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.1), 0, 0)
     assert [batch.output_nodes for batch in record.batches] == [20, 30, 7]
     assert [batch.input_nodes for batch in record.batches] == [100, 100, 100]

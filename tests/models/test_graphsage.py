@@ -81,7 +81,10 @@ def test_features_of_other_nodes_are_refused(batch, x):
         model(batch.blocks, x[:79])
 
 
-@pytest.mark.parametrize("wrong", [{"num_layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"aggre": "median"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"num_layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"aggre": "median"}, {"dropout_mode": "none"}],
+)
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(BettyError):
         GraphSAGE(**{"in_feats": 5, "num_hidden": 7, "num_classes": 3, "num_layers": 2, **wrong})

@@ -14,6 +14,7 @@ from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.full_batch import FullBatchSource
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import partition, re_partition
+from betty.models import dropout_key
 from betty.seeds import derive_seed
 from betty.training import BatchRecord, EpochRecord, PeakOfEpoch, backward_on_share
 
@@ -78,7 +79,7 @@ class MicroBatchTrainer:
         full_batches: of every epoch.
         partitioning: how to make micro-batches of them.
         device_loader: brings micro-batches to the device.
-        seed: of the partitions.
+        seed: of the partitions and of exact dropout.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class MicroBatchTrainer:
             optimizer.zero_grad(set_to_none=True)
             num_outputs = full_batch.output_ids.numel()
             loader = MicroBatchLoader(full_batch, parts, self._device_loader)
-            step = accumulate_gradients(model, loader, num_outputs)
+            with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, batch)):
+                step = accumulate_gradients(model, loader, num_outputs)
             optimizer.step()
 
             sample_s += sampled - start

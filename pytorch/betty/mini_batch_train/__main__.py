@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def make_trainer(flags: argparse.Namespace, dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
     mini_batches = SampledFullBatches(dataset.graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
-    return MiniBatchTrainer(mini_batches, device_loader).train_epoch
+    return MiniBatchTrainer(mini_batches, device_loader, flags.seed).train_epoch
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 from betty.blocks import MicroBatch
 from betty.device_loader import DeviceLoader, LoadedBatch, one_ahead
 from betty.full_batch import FullBatchSource
+from betty.models import dropout_key
+from betty.seeds import derive_seed
 from betty.training import EpochRecord, PeakOfEpoch, backward_on_share
 
 
@@ -19,11 +21,13 @@ class MiniBatchTrainer:
     Args:
         mini_batches: of every epoch.
         device_loader: brings them to the device.
+        seed: of exact dropout.
     """
 
-    def __init__(self, mini_batches: FullBatchSource, device_loader: DeviceLoader) -> None:
+    def __init__(self, mini_batches: FullBatchSource, device_loader: DeviceLoader, seed: int) -> None:
         self._mini_batches = mini_batches
         self._device_loader = device_loader
+        self._seed = seed
 
     def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
         """Train on every mini-batch of an epoch, the next one being sampled in the background."""
@@ -35,10 +39,12 @@ class MiniBatchTrainer:
             sampled = MicroBatch(self._mini_batches.load(epoch, batch).blocks, weight=1.0)
             return self._device_loader.load(sampled, prepare_s=time.perf_counter() - start)
 
-        for loaded in one_ahead(load, range(self._mini_batches.num_batches), self._device_loader.hand_over):
+        jobs = range(self._mini_batches.num_batches)
+        for batch, loaded in enumerate(one_ahead(load, jobs, self._device_loader.hand_over)):
             num_outputs = loaded.labels.numel()
             optimizer.zero_grad(set_to_none=True)
-            share, record = backward_on_share(model, loaded, num_outputs)
+            with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, batch)):
+                share, record = backward_on_share(model, loaded, num_outputs)
             optimizer.step()
             loss += share.item() * num_outputs
             sample_s += loaded.prepare_s

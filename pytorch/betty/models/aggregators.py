@@ -5,13 +5,14 @@ To add an aggregator, derive from :class:`Aggregator` and enter the class in :da
 
 from abc import ABC, abstractmethod
 
-import torch
 from torch import Tensor, nn
 
 from betty.blocks import Block
 from betty.errors import BettyError
-from betty.models.neighbour_reduction import max_neighbours, sum_neighbours
-from betty.models.neighbour_sequences import neighbour_sequences
+from betty.models.linear import Linear
+from betty.models.lstm_aggregation import last_lstm_states
+from betty.models.neighbour_maximum import max_neighbours
+from betty.models.neighbour_reduction import destination_rows, sum_neighbours
 
 
 class Aggregator(ABC):
@@ -72,47 +73,28 @@ class GCN(Aggregator):
 
     def __call__(self, layers: nn.Module, block: Block, x: Tensor) -> Tensor:
         degrees = block.in_degrees() + 1
-        return (sum_neighbours(block, x) + x[: block.num_dst]).div_(degrees.unsqueeze(1))
+        return sum_neighbours(block, x).add_(destination_rows(block, x)).div_(degrees.unsqueeze(1))
 
 
 class Pool(Aggregator):
     """The maximum over the neighbours, each sent through a layer of its own first (the same paper, equation 3)."""
 
     def make_layers(self, in_feats: int) -> dict[str, nn.Module]:
-        return {"fc_pool": nn.Linear(in_feats, in_feats)}
+        return {"fc_pool": Linear(in_feats, in_feats)}
 
     def __call__(self, layers: nn.Module, block: Block, x: Tensor) -> Tensor:
-        return max_neighbours(block, layers.fc_pool(x).relu())
+        # The ReLU of the maximum is the maximum of the ReLUs, of which there would be more.
+        return max_neighbours(block, layers.fc_pool(x)).relu_()
 
 
 class LSTM(Aggregator):
-    """The last state of an LSTM that reads the neighbours in the block's order of edges (the same paper, section 3.3).
-
-    Destinations of one degree are read together, so that there is no padding. A packed sequence of all of them would
-    be one call, but on the CPU its backward fills a zero tensor of all edges for every time step.
-    """
+    """The last state of an LSTM that reads the neighbours in the order of edges (the same paper, section 3.3)."""
 
     def make_layers(self, in_feats: int) -> dict[str, nn.Module]:
         return {"lstm": nn.LSTM(in_feats, in_feats, batch_first=True)}
 
     def __call__(self, layers: nn.Module, block: Block, x: Tensor) -> Tensor:
-        unread = x.new_zeros(block.num_dst, x.shape[1])
-        if block.num_edges == 0:
-            return unread
-        sequences = neighbour_sequences(block)
-        # One gather, cut into groups: a gather per group would make a gradient of all sources for each.
-        groups = x.index_select(0, sequences.sources).split(sequences.group_edges)
-        last_states = [
-            self._last_states(layers.lstm, group.unflatten(0, (-1, length)))
-            for group, length in zip(groups, sequences.group_lengths, strict=True)
-        ]
-        return unread.index_copy(0, sequences.destinations, torch.cat(last_states))
-
-    @staticmethod
-    def _last_states(lstm: nn.LSTM, sequences: Tensor) -> Tensor:
-        """``[count, channels]`` out of ``[count, length, channels]``."""
-        _, (last_states, _) = lstm(sequences)
-        return last_states.squeeze(0)
+        return last_lstm_states(block, x, layers.lstm)
 
 
 AGGREGATORS: dict[str, type[Aggregator]] = {"mean": Mean, "sum": Sum, "gcn": GCN, "pool": Pool, "lstm": LSTM}

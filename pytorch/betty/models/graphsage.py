@@ -16,9 +16,10 @@ class GraphSAGE(LayeredModel):
         num_layers: at least 1.
         aggre: the aggregator, a name in :data:`betty.models.AGGREGATORS`.
         dropout: probability in ``[0, 1)``.
+        dropout_mode: ``"exact"`` or ``"torch"``, see :class:`~betty.models.LayeredModel`.
 
     Raises:
-        BettyError: there is no such aggregator, or a number is out of range.
+        BettyError: there is no such aggregator or mode, or a number is out of range.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class GraphSAGE(LayeredModel):
         num_layers: int,
         aggre: str = "mean",
         dropout: float = 0.5,
+        dropout_mode: str = "exact",
     ) -> None:
         make_layer = partial(SAGEConv, aggregator=aggre)
-        super().__init__(make_layer, in_feats, num_hidden, num_classes, num_layers, dropout)
+        super().__init__(make_layer, in_feats, num_hidden, num_classes, num_layers, dropout, dropout_mode)

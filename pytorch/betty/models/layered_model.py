@@ -1,12 +1,13 @@
-"""What all models share: layers on blocks, with ReLU and dropout between them."""
+"""What all models share: layers on blocks, with an activation and dropout between them."""
 
 import itertools
 from collections.abc import Callable, Sequence
 
-from torch import Tensor, nn
+from torch import Tensor, nn, relu
 
 from betty.blocks import Block
 from betty.errors import BettyError
+from betty.models.exact_dropout import make_dropout
 
 
 class LayeredModel(nn.Module):
@@ -19,13 +20,18 @@ class LayeredModel(nn.Module):
         num_classes: channels of the result.
         num_layers: at least 1.
         dropout: probability in ``[0, 1)``.
+        dropout_mode: ``"exact"`` for masks that depend on the node, the same in every micro-batch inside of
+            :func:`betty.dropout_key` and new ones in every call outside of it; ``"torch"`` for PyTorch's dropout.
+        make_last_layer: makes the last layer, where that is of another kind.
+        activation: of what all layers but the last return.
 
     Attributes:
         layers: the layers, input layer first.
+        dropouts: that of every layer but the last.
         widths: ``num_layers + 1`` numbers of channels; layer ``i`` takes ``widths[i]`` and returns ``widths[i + 1]``.
 
     Raises:
-        BettyError: ``num_layers`` or ``dropout`` is out of range.
+        BettyError: ``num_layers`` or ``dropout`` is out of range, or there is no such mode.
     """
 
     def __init__(
@@ -36,22 +42,27 @@ class LayeredModel(nn.Module):
         num_classes: int,
         num_layers: int,
         dropout: float,
+        dropout_mode: str = "exact",
+        make_last_layer: Callable[[int, int], nn.Module] | None = None,
+        activation: Callable[[Tensor], Tensor] = relu,
     ) -> None:
         super().__init__()
         if num_layers < 1:
             raise BettyError(f"a model has at least 1 layer, not {num_layers}")
-        if not 0 <= dropout < 1:
-            raise BettyError(f"dropout {dropout} is not a probability from 0 to below 1")
         self.widths = (in_feats, *[num_hidden] * (num_layers - 1), num_classes)
-        self.layers = nn.ModuleList(make_layer(*pair) for pair in itertools.pairwise(self.widths))
-        self.dropout = nn.Dropout(dropout)
+        makers = [make_layer] * (num_layers - 1) + [make_last_layer or make_layer]
+        widths = itertools.pairwise(self.widths)
+        self.layers = nn.ModuleList(make(*pair) for make, pair in zip(makers, widths, strict=True))
+        self.activation = activation
+        dropouts = [make_dropout(dropout_mode, dropout) for _ in range(num_layers)]
+        self.dropouts = nn.ModuleList(dropouts[:-1])
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
 
     def layer_forward(self, layer_index: int, block: Block, h: Tensor) -> Tensor:
-        """Compute one layer; all but the last end in ReLU, then dropout.
+        """Compute one layer; all but the last end in the activation, then dropout.
 
         Args:
             layer_index: 0 is the input layer.
@@ -62,7 +73,9 @@ class LayeredModel(nn.Module):
             ``[num_dst, channels]``.
         """
         h = self.layers[layer_index](block, h)
-        return h if layer_index == self.num_layers - 1 else self.dropout(h.relu())
+        if layer_index == self.num_layers - 1:
+            return h
+        return self.dropouts[layer_index](self.activation(h), block.dst_ids)
 
     def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
         """Compute the logits of the output nodes.

@@ -1,4 +1,4 @@
-"""Sums and maxima over the neighbours of every destination node, without a row per edge."""
+"""Sums over the neighbours of every destination node, without a row per edge."""
 
 import numpy as np
 import scipy.sparse
@@ -24,22 +24,24 @@ def sum_neighbours(block: Block, x: Tensor) -> Tensor:
     Returns:
         ``[num_dst, channels]``; zeros where a destination has no neighbour.
     """
-    return _SumNeighbours.apply(x, *_same_dtype(block.indptr, block.indices))
+    return _SumNeighbours.apply(x, *in_one_dtype(block.indptr, block.indices))
 
 
-def max_neighbours(block: Block, x: Tensor) -> Tensor:
-    """Take the channel-wise maximum over the neighbours of every destination node.
+def destination_rows(block: Block, x: Tensor) -> Tensor:
+    """The destinations' own features, ``x[: block.num_dst]``.
 
-    The gradient of a maximum goes to one of the neighbours that reach it.
+    The gradient of a slice is a tensor of zeros as large as ``x``, which is added to the gradient that comes from the
+    neighbours. Here it is a sparse tensor, of which autograd adds the rows that there are: in place where this function
+    is called last, and then the backward of a layer takes a third less time and memory.
 
     Args:
         block: with ``num_src`` sources.
-        x: floating ``[num_src, channels]``, a row per source node.
+        x: floating ``[num_src, channels]``, from which the layer's result depends on neighbours, too.
 
     Returns:
-        ``[num_dst, channels]``; zeros where a destination has no neighbour.
+        ``[num_dst, channels]``.
     """
-    return _MaxNeighbours.apply(x, *_same_dtype(block.indptr, block.indices))
+    return _DestinationRows.apply(x, block.num_dst)
 
 
 def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Tensor]:
@@ -72,10 +74,10 @@ def transpose_by_counting(indptr: Tensor, indices: Tensor, num_src: int) -> tupl
     values = np.ones(indices.numel(), dtype=np.int8)
     shape = (indptr.numel() - 1, num_src)
     by_source = scipy.sparse.csr_matrix((values, indices.numpy(), indptr.numpy()), shape=shape).tocsc()
-    return _same_dtype(torch.from_numpy(by_source.indptr), torch.from_numpy(by_source.indices))
+    return in_one_dtype(torch.from_numpy(by_source.indptr), torch.from_numpy(by_source.indices))
 
 
-def _same_dtype(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+def in_one_dtype(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Both in the one dtype that ``embedding_bag`` asks for, which is int32 where the numbers allow it."""
     dtype = torch.promote_types(indices.dtype, index_dtype(indices.numel()))
     return indptr.to(dtype), indices.to(dtype)
@@ -98,24 +100,15 @@ class _SumNeighbours(torch.autograd.Function):
         return embedding_bag(indices, gradient, indptr, mode="sum", include_last_offset=True), None, None
 
 
-class _MaxNeighbours(torch.autograd.Function):
-    """PyTorch's own backward goes channel by channel on the CPU: five times the work of one scatter on 2 threads."""
-
+class _DestinationRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-        # torch.embedding_bag and not its wrapper in torch.nn.functional, which drops the position of each maximum.
-        maximum = 2
-        reduced, _, _, winners = torch.embedding_bag(x, indices, indptr, mode=maximum, include_last_offset=True)
-        ctx.save_for_backward(indptr, winners)
-        ctx.num_src = x.shape[0]
-        return reduced
+    def forward(ctx: FunctionCtx, x: Tensor, num_dst: int) -> Tensor:
+        ctx.shape = x.shape
+        return x[:num_dst]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
-        indptr, winners = ctx.saved_tensors
-        # Where there are no neighbours the winner is 0 on the CPU and -1 on CUDA, and neither has won anything.
-        gradient = gradient.masked_fill((indptr.diff() == 0).unsqueeze(1), 0)
-        winners = winners.clamp(min=0).long()
-        into_sources = gradient.new_zeros(ctx.num_src, gradient.shape[1])
-        return into_sources.scatter_add_(0, winners, gradient), None, None
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+        rows = torch.arange(gradient.shape[0], device=gradient.device).unsqueeze(0)
+        sparse = torch.sparse_coo_tensor(rows, gradient, ctx.shape, check_invariants=False, is_coalesced=True)
+        return sparse, None

@@ -4,6 +4,8 @@ from torch import Tensor, nn, zeros
 
 from betty.blocks import Block
 from betty.models.aggregators import make_aggregator
+from betty.models.linear import Linear
+from betty.models.neighbour_reduction import destination_rows
 
 
 class SAGEConv(nn.Module):
@@ -28,11 +30,11 @@ class SAGEConv(nn.Module):
         self.aggregate = make_aggregator(aggregator)
         for name, layer in self.aggregate.make_layers(in_feats).items():
             self.add_module(name, layer)
-        self.fc_neigh = nn.Linear(in_feats, out_feats, bias=False)
+        self.fc_neigh = Linear(in_feats, out_feats, bias=False)
         if self.aggregate.includes_self:
             self.bias = nn.Parameter(zeros(out_feats))
         else:
-            self.fc_self = nn.Linear(in_feats, out_feats)
+            self.fc_self = Linear(in_feats, out_feats)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -63,7 +65,7 @@ class SAGEConv(nn.Module):
             neighbours = self.fc_neigh(self.aggregate(self, block, x))
         if self.aggregate.includes_self:
             return neighbours + self.bias
-        return neighbours + self.fc_self(x[: block.num_dst])
+        return self.fc_self(destination_rows(block, x)).add_(neighbours)
 
     def extra_repr(self) -> str:
         return f"{self.in_feats}, {self.out_feats}, aggregator={type(self.aggregate).__name__.lower()}"

@@ -1,0 +1,112 @@
+"""The attention of destination nodes to their neighbours: a number per edge and head."""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn.functional import embedding_bag, leaky_relu_, linear
+
+from betty.blocks import Block
+from betty.models.neighbour_reduction import transpose
+
+
+def score_nodes(x: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Take the dot product of every node's features with some vectors, and pass the features on.
+
+    What else is computed from the features is to be computed from those returned, by one operation only: its gradient
+    comes back here, and this function's part is added to it in place. Otherwise there would be two gradients of the
+    size of the features.
+
+    Args:
+        x: floating ``[num_nodes, channels]``.
+        vectors: ``[num_vectors, channels]``, of the same dtype.
+
+    Returns:
+        The scores ``[num_nodes, num_vectors]``, and ``x``.
+    """
+    return _ScoreNodes.apply(x, vectors) if x.requires_grad else (linear(x, vectors), x)
+
+
+def edge_softmax(block: Block, source_scores: Tensor, destination_scores: Tensor, negative_slope: float) -> Tensor:
+    """The attention that every destination node pays to each of its neighbours.
+
+    Veličković, Cucurull, Casanova, Romero, Liò, Bengio: Graph Attention Networks, 2018, equation 3, where the scores of
+    both ends are the two halves of the product with the vector a.
+
+    Args:
+        block: with ``num_src`` sources and ``num_dst`` destinations.
+        source_scores: floating ``[num_src, num_heads]``.
+        destination_scores: ``[num_dst, num_heads]``, of the same dtype.
+        negative_slope: of the leaky ReLU that the sum of both scores goes through.
+
+    Returns:
+        ``[num_edges, num_heads]`` in the block's order of edges; over the edges into a destination it sums to 1.
+    """
+    return _EdgeSoftmax.apply(source_scores, destination_scores, block.indptr, block.indices, negative_slope)
+
+
+def edge_destinations(indptr: Tensor, indices: Tensor) -> Tensor:
+    """``[num_edges]``, the destination of every edge."""
+    destinations = torch.arange(indptr.numel() - 1, dtype=indices.dtype, device=indices.device)
+    return destinations.repeat_interleave(indptr.diff(), output_size=indices.numel())
+
+
+def edges_by_source(indices: Tensor, num_src: int) -> tuple[Tensor, Tensor]:
+    """``(offsets, edges)``: ``[num_src + 1]`` and the edges out of every source ``[num_edges]``."""
+    every_edge = torch.arange(indices.numel() + 1, dtype=indices.dtype, device=indices.device)
+    return transpose(every_edge, indices, num_src)
+
+
+class _ScoreNodes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, vectors)
+        return linear(x, vectors), x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, of_scores: Tensor, of_x: Tensor) -> tuple[Tensor, Tensor]:
+        x, vectors = ctx.saved_tensors
+        return of_x.addmm_(of_scores, vectors), of_scores.t() @ x
+
+
+class _EdgeSoftmax(torch.autograd.Function):
+    """Keeps the result and the sign of what went into the leaky ReLU."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        source_scores: Tensor,
+        destination_scores: Tensor,
+        indptr: Tensor,
+        indices: Tensor,
+        negative_slope: float,
+    ) -> Tensor:
+        destinations = edge_destinations(indptr, indices)
+        scores = source_scores.index_select(0, indices)
+        scores += destination_scores.index_select(0, destinations)
+        is_positive = scores > 0
+        leaky_relu_(scores, negative_slope)
+        scores -= _reduce_rows(scores, "max", indptr).index_select(0, destinations)
+        attention = scores.exp_()
+        attention /= _reduce_rows(attention, "sum", indptr).index_select(0, destinations)
+        ctx.save_for_backward(attention, is_positive, indptr, indices)
+        ctx.num_src, ctx.negative_slope = source_scores.shape[0], negative_slope
+        return attention
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        attention, is_positive, indptr, indices = ctx.saved_tensors
+        gradient = attention * gradient
+        scratch = _reduce_rows(gradient, "sum", indptr).index_select(0, edge_destinations(indptr, indices))
+        gradient.addcmul_(attention, scratch, value=-1)
+        torch.mul(gradient, ctx.negative_slope, out=scratch)
+        torch.where(is_positive, gradient, scratch, out=gradient)
+        offsets, edges = edges_by_source(indices, ctx.num_src)
+        of_sources = embedding_bag(edges, gradient, offsets, mode="sum", include_last_offset=True)
+        return of_sources, _reduce_rows(gradient, "sum", indptr), None, None, None
+
+
+def _reduce_rows(values: Tensor, reduction: str, indptr: Tensor) -> Tensor:
+    """``[num_dst, num_heads]`` out of ``[num_edges, num_heads]``."""
+    return torch.segment_reduce(values, reduction, offsets=indptr)

@@ -1,0 +1,65 @@
+"""Graph attention networks (Veličković, Cucurull, Casanova, Romero, Liò, Bengio: Graph Attention Networks, 2018)."""
+
+from functools import partial
+
+from torch import Tensor
+from torch.nn.functional import elu
+
+from betty.blocks import Block
+from betty.models.gat_conv import GATConv
+from betty.models.layered_model import LayeredModel
+
+
+class GAT(LayeredModel):
+    """Graph attention layers with ELU, then dropout, between them.
+
+    The heads of a hidden layer stand side by side, those of the last layer are averaged (section 3.3). A node does not
+    attend to itself unless the graph has that edge.
+
+    Args:
+        in_feats: channels of the features.
+        num_hidden: channels between layers, per head.
+        num_classes: channels of the result.
+        num_layers: at least 1.
+        num_heads: of every layer, at least 1.
+        dropout: probability in ``[0, 1)``.
+        attention_dropout: probability in ``[0, 1)`` of an edge to be left out by a head, in every layer.
+        dropout_mode: ``"exact"`` or ``"torch"``, see :class:`~betty.models.LayeredModel`.
+
+    Raises:
+        BettyError: a number is out of range, or there is no such mode.
+    """
+
+    def __init__(
+        self,
+        in_feats: int,
+        num_hidden: int,
+        num_classes: int,
+        num_layers: int,
+        num_heads: int = 4,
+        dropout: float = 0.5,
+        attention_dropout: float = 0.0,
+        dropout_mode: str = "exact",
+    ) -> None:
+        settings = {"num_heads": num_heads, "attn_drop": attention_dropout, "dropout_mode": dropout_mode}
+        super().__init__(
+            lambda in_feats, _: _ConcatenatedHeads(in_feats, num_hidden, **settings),
+            in_feats,
+            num_hidden * num_heads,
+            num_classes,
+            num_layers,
+            dropout,
+            dropout_mode,
+            make_last_layer=partial(_AveragedHeads, **settings),
+            activation=elu,
+        )
+
+
+class _ConcatenatedHeads(GATConv):
+    def forward(self, block: Block, x: Tensor) -> Tensor:
+        return super().forward(block, x).flatten(1)
+
+
+class _AveragedHeads(GATConv):
+    def forward(self, block: Block, x: Tensor) -> Tensor:
+        return super().forward(block, x).mean(1)

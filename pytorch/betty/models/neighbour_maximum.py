@@ -1,0 +1,167 @@
+"""The maximum over the neighbours of every destination node, without a row per edge."""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn.functional import max_pool2d
+
+from betty.blocks import Block, index_dtype
+from betty.models.chunks import SERIAL_ELEMENTS, row_chunks
+from betty.models.neighbour_reduction import in_one_dtype
+
+SORTED_ELEMENTS = 1 << 16
+"""Edges times channels from which on it is worth to sort, and to start threads as PyTorch does for any pooling."""
+
+POOLED_ELEMENTS = 1 << 21
+"""Of the neighbours that are gathered and pooled together. Half as many are as fast on an idle machine, with twice as
+many starts of threads."""
+
+SIMILAR_DEGREE = 0.8
+"""Share of the largest degree of a group that the smallest one has at least."""
+
+
+def max_neighbours(block: Block, x: Tensor) -> Tensor:
+    """Take the channel-wise maximum over the neighbours of every destination node.
+
+    The gradient of a maximum goes to the first of the neighbours that reach it. Between forward and backward one
+    source id is kept for every maximum.
+
+    ``scripts/benchmark_kernels.sh`` compares its time and memory with DGL's.
+
+    Args:
+        block: with ``num_src`` sources.
+        x: floating ``[num_src, channels]``, a row per source node.
+
+    Returns:
+        ``[num_dst, channels]``; zeros where a destination has no neighbour.
+    """
+    pools = x.device.type == "cpu" and block.num_edges * x.shape[1] >= SORTED_ELEMENTS
+    method = MaximumByPooling if pools else MaximumByBags
+    return method.apply(x, *in_one_dtype(block.indptr, block.indices))
+
+
+class MaximumByBags(torch.autograd.Function):
+    """:func:`max_neighbours` on any device."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+        # torch.embedding_bag and not its wrapper in torch.nn.functional, which drops the position of each maximum.
+        maximum = 2
+        maxima, _, _, winners = torch.embedding_bag(x, indices, indptr, mode=maximum, include_last_offset=True)
+        ctx.save_for_backward(indptr, winners)
+        ctx.num_src = x.shape[0]
+        return maxima
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        indptr, winners = ctx.saved_tensors
+        # Where there are no neighbours the winner is 0 on the CPU and -1 on CUDA, and neither has won anything.
+        gradient = gradient.masked_fill((indptr.diff() == 0).unsqueeze(1), 0)
+        winners = winners.clamp(min=0).long()
+        into_sources = gradient.new_zeros(ctx.num_src, gradient.shape[1])
+        return into_sources.scatter_add_(0, winners, gradient), None, None
+
+
+class MaximumByPooling(torch.autograd.Function):
+    """:func:`max_neighbours` on the CPU, where PyTorch's maximum of bags is slow, but that of pooling is not.
+
+    Destinations of about the same degree are images of as many pixels. Winners stay in the order of degrees.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+        degrees, order = indptr.diff().sort(descending=True, stable=True)
+        num_lists = int(degrees.count_nonzero())
+        degrees, order = degrees[:num_lists], order[:num_lists]
+        maxima = x.new_zeros(indptr.numel() - 1, x.shape[1])
+        winners = indices.new_empty(num_lists, x.shape[1])
+        # One for all groups, because new memory takes longer than what is done in it.
+        rows = x.new_empty(min(indices.numel(), max(1, POOLED_ELEMENTS // x.shape[1])), x.shape[1])
+        sizes = _group_sizes(degrees, max_edges=len(rows))
+        groups = zip(*(tensor.split(sizes) for tensor in (degrees, order, winners)), strict=True)
+        for lengths, destinations, winners_of_group in groups:
+            sources = _padded_lists(indices, indptr.index_select(0, destinations), lengths)
+            reduce = _maximum_of_lists if sources.numel() <= len(rows) else _maximum_of_long_list
+            found = reduce(x, sources, rows, winners_of_group)
+            for found_chunk, destinations_chunk in row_chunks(SERIAL_ELEMENTS, found, destinations):
+                maxima.index_copy_(0, destinations_chunk, found_chunk)
+        ctx.save_for_backward(order, winners)
+        ctx.num_src = x.shape[0]
+        return maxima
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        order, winners = ctx.saved_tensors
+        channels = gradient.shape[1]
+        into_sources = gradient.new_zeros(ctx.num_src * channels)
+        columns = torch.arange(channels, dtype=index_dtype(into_sources.numel()))
+        for sources, destinations in row_chunks(SERIAL_ELEMENTS, winners, order):
+            positions = torch.add(columns, sources.to(columns.dtype), alpha=channels)
+            into_sources.index_add_(0, positions.view(-1), gradient.index_select(0, destinations).view(-1))
+        return into_sources.view(ctx.num_src, channels), None, None
+
+
+def _group_sizes(degrees: Tensor, max_edges: int) -> list[int]:
+    """Cut destinations into groups of similar degree.
+
+    Args:
+        degrees: ``[num_dst]``, descending, above 0.
+        max_edges: of a group, unless it is a single destination.
+    """
+    ascending = -degrees.numpy()
+    sizes, start = [], 0
+    while start < len(ascending):
+        longest = -int(ascending[start])
+        num_similar = int(np.searchsorted(ascending, -SIMILAR_DEGREE * longest, side="right")) - start
+        sizes.append(min(num_similar, max(1, max_edges // longest)))
+        start += sizes[-1]
+    return sizes
+
+
+def _padded_lists(indices: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+    """``[num_lists, longest]``, lists of sources; shorter ones repeat their last source, which changes no maximum.
+
+    Args:
+        indices: all lists.
+        starts: ``[num_lists]``, where each begins in ``indices``.
+        lengths: ``[num_lists]``, descending, above 0.
+    """
+    steps = torch.arange(int(lengths[0]), dtype=starts.dtype).minimum(lengths.unsqueeze(1) - 1)
+    edges = steps.add_(starts.unsqueeze(1))
+    return indices.index_select(0, edges.view(-1)).view(edges.shape)
+
+
+def _maximum_of_lists(x: Tensor, sources: Tensor, rows: Tensor, winners: Tensor) -> Tensor:
+    """The maxima over lists of sources; of equals the first one wins.
+
+    Args:
+        x: ``[num_src, channels]``.
+        sources: ``[num_lists, length]``.
+        rows: ``[at least num_lists * length, channels]``, for what is gathered.
+        winners: ``[num_lists, channels]``, for the sources that the maxima are from.
+
+    Returns:
+        ``[num_lists, channels]``.
+    """
+    rows = torch.index_select(x, 0, sources.view(-1), out=rows[: sources.numel()])
+    images = rows.view(*sources.shape, 1, x.shape[1]).permute(0, 3, 1, 2)
+    maxima, steps = max_pool2d(images, (sources.shape[1], 1), return_indices=True)
+    for winners_chunk, sources_chunk, steps_chunk in row_chunks(SERIAL_ELEMENTS, winners, sources, steps.flatten(1)):
+        torch.gather(sources_chunk, 1, steps_chunk, out=winners_chunk)
+    return maxima.flatten(1)
+
+
+def _maximum_of_long_list(x: Tensor, sources: Tensor, rows: Tensor, winners: Tensor) -> Tensor:
+    """:func:`_maximum_of_lists` of one list that is longer than ``rows``, piece by piece."""
+    pieces = sources.squeeze(0).split(len(rows))
+    winners_of_pieces = winners.new_empty(len(pieces), x.shape[1])
+    maxima = [
+        _maximum_of_lists(x, piece.unsqueeze(0), rows, into.unsqueeze(0))
+        for piece, into in zip(pieces, winners_of_pieces, strict=True)
+    ]
+    maximum, best = torch.cat(maxima).max(dim=0, keepdim=True)
+    torch.gather(winners_of_pieces, 0, best, out=winners)
+    return maximum
