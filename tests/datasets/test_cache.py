@@ -88,7 +88,8 @@ def test_other_flags_are_made_again(tmp_path):
 
 def test_what_is_there_is_not_made_again(tmp_path):
     write(tmp_path)
-    load_or_make(tmp_path, MADE_FROM, lambda: pytest.fail("made again"), "set")
+    dataset = load_or_make(tmp_path, MADE_FROM, lambda: pytest.fail("made again"), "set")
+    assert dataset.name == "set"
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path):

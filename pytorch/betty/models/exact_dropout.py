@@ -9,6 +9,7 @@ or thread, in any dtype, on the CPU and on CUDA.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -68,7 +69,7 @@ def exact_edge_dropout(values: Tensor, src_ids: Tensor, dst_ids: Tensor, probabi
     return _dropout(values, probability, key, src_ids, dst_ids)
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Module, ABC):
     """What the two modes of dropout share.
 
     Args:
@@ -95,8 +96,9 @@ class Dropout(nn.Module):
         """
         return self.drop(x, *ids) if self.training and self.probability > 0 else x
 
+    @abstractmethod
     def drop(self, x: Tensor, *ids: Tensor) -> Tensor:
-        raise NotImplementedError
+        """What :meth:`forward` does in training mode."""
 
     def extra_repr(self) -> str:
         return f"probability={self.probability}"
