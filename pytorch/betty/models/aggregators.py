@@ -3,16 +3,22 @@
 To add an aggregator, derive from :class:`Aggregator` and enter the class in :data:`AGGREGATORS`.
 """
 
-from abc import ABC, abstractmethod
+from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
 from torch import Tensor, nn
 
 from betty.blocks import Block
 from betty.errors import BettyError
+from betty.memory.tape import Held, Tape
 from betty.models.linear import Linear
-from betty.models.lstm_aggregation import last_lstm_states
-from betty.models.neighbour_maximum import max_neighbours
-from betty.models.neighbour_reduction import destination_rows, sum_neighbours
+from betty.models.lstm_aggregation import last_lstm_states, lstm_memory
+from betty.models.neighbour_maximum import max_neighbours, maximum_memory
+from betty.models.neighbour_reduction import destination_rows, sum_memory, sum_neighbours
 
 
 class Aggregator(ABC):
@@ -27,6 +33,9 @@ class Aggregator(ABC):
 
     includes_self = False
     """Whether the destination's own features are part of what it returns."""
+
+    has_weights = False
+    """Whether :meth:`make_layers` makes any."""
 
     def make_layers(self, in_feats: int) -> dict[str, nn.Module]:
         """The layers with weights that the convolution holds for it, by name."""
@@ -45,6 +54,21 @@ class Aggregator(ABC):
             ``[num_dst, channels]``; zeros for a destination without neighbours, unless ``includes_self``.
         """
 
+    @abstractmethod
+    def memory(
+        self, layers: nn.Module, tape: Tape, block: Block, x: Held, channels: int, needs_gradient: bool
+    ) -> AbstractContextManager[Held]:
+        """What the aggregation takes, see :class:`~betty.memory.tape.Tape`.
+
+        Args:
+            layers: as above.
+            tape: to be played on.
+            block: the layer's block.
+            x: the input.
+            channels: of the input.
+            needs_gradient: whether the input needs one.
+        """
+
 
 class Sum(Aggregator):
     """The sum over the neighbours."""
@@ -53,6 +77,11 @@ class Sum(Aggregator):
 
     def __call__(self, layers: nn.Module, block: Block, x: Tensor) -> Tensor:
         return sum_neighbours(block, x)
+
+    def memory(
+        self, layers: nn.Module, tape: Tape, block: Block, x: Held, channels: int, needs_gradient: bool
+    ) -> AbstractContextManager[Held]:
+        return sum_memory(tape, block, channels, needs_gradient)
 
 
 class Mean(Aggregator):
@@ -63,6 +92,16 @@ class Mean(Aggregator):
     def __call__(self, layers: nn.Module, block: Block, x: Tensor) -> Tensor:
         degrees = block.in_degrees().clamp(min=1)
         return sum_neighbours(block, x).div_(degrees.unsqueeze(1))
+
+    @contextmanager
+    def memory(
+        self, layers: nn.Module, tape: Tape, block: Block, x: Held, channels: int, needs_gradient: bool
+    ) -> Iterator[Held]:
+        with (
+            sum_memory(tape, block, channels, needs_gradient) as result,
+            _division_memory(tape, block, channels, needs_gradient),
+        ):
+            yield result
 
 
 class GCN(Aggregator):
@@ -75,9 +114,36 @@ class GCN(Aggregator):
         degrees = block.in_degrees() + 1
         return sum_neighbours(block, x).add_(destination_rows(block, x)).div_(degrees.unsqueeze(1))
 
+    @contextmanager
+    def memory(
+        self, layers: nn.Module, tape: Tape, block: Block, x: Held, channels: int, needs_gradient: bool
+    ) -> Iterator[Held]:
+        with sum_memory(tape, block, channels, needs_gradient) as result:
+            with _division_memory(tape, block, channels, needs_gradient):
+                yield result
+            # The gradient of the destinations' own features is that of the sum.
+            of_own = tape.share(tape.gradient) if needs_gradient else None
+        tape.free(of_own)
+
+
+@contextmanager
+def _division_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) -> Iterator[None]:
+    """What it takes to divide sums by degrees, in place."""
+    with tape.temporary("aggregator", block.num_dst, dtype=torch.int64):
+        degrees = tape.allocate("aggregator", block.num_dst, dtype=torch.int64)
+    if not (tape.trains and needs_gradient):
+        tape.free(degrees)
+        yield
+        return
+    yield
+    tape.replace_gradient(block.num_dst, channels)
+    tape.free(degrees)
+
 
 class Pool(Aggregator):
     """The maximum over the neighbours, each sent through a layer of its own first (the same paper, equation 3)."""
+
+    has_weights = True
 
     def make_layers(self, in_feats: int) -> dict[str, nn.Module]:
         return {"fc_pool": Linear(in_feats, in_feats)}
@@ -86,15 +152,36 @@ class Pool(Aggregator):
         # The ReLU of the maximum is the maximum of the ReLUs, of which there would be more.
         return max_neighbours(block, layers.fc_pool(x)).relu_()
 
+    @contextmanager
+    def memory(
+        self, layers: nn.Module, tape: Tape, block: Block, x: Held, channels: int, needs_gradient: bool
+    ) -> Iterator[Held]:
+        with (
+            layers.fc_pool.memory(tape, x, block.num_src, needs_gradient, kind="aggregator") as pooled,
+            maximum_memory(tape, block, channels) as result,
+        ):
+            tape.free(pooled)
+            saved = tape.save(result)
+            yield result
+            tape.replace_gradient(block.num_dst, channels)
+            tape.free(saved)
+
 
 class LSTM(Aggregator):
     """The last state of an LSTM that reads the neighbours in the order of edges (the same paper, section 3.3)."""
+
+    has_weights = True
 
     def make_layers(self, in_feats: int) -> dict[str, nn.Module]:
         return {"lstm": nn.LSTM(in_feats, in_feats, batch_first=True)}
 
     def __call__(self, layers: nn.Module, block: Block, x: Tensor) -> Tensor:
         return last_lstm_states(block, x, layers.lstm)
+
+    def memory(
+        self, layers: nn.Module, tape: Tape, block: Block, x: Held, channels: int, needs_gradient: bool
+    ) -> AbstractContextManager[Held]:
+        return lstm_memory(tape, block, x, layers.lstm, needs_gradient)
 
 
 AGGREGATORS: dict[str, type[Aggregator]] = {"mean": Mean, "sum": Sum, "gcn": GCN, "pool": Pool, "lstm": LSTM}

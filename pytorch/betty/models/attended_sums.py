@@ -4,8 +4,11 @@ In neither direction is there a row of features per edge: heads are summed up on
 and gradients of attention are dot products that ``torch.sparse.sampled_addmm`` makes out of the rows of both ends.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -13,7 +16,9 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import embedding_bag
 
 from betty.blocks import Block, index_dtype
+from betty.memory.tape import Held, Tape
 from betty.models.attention import edge_destinations, edges_by_source
+from betty.models.neighbour_reduction import transpose_memory
 
 PIECE_COLUMNS = 32
 """Columns of a tensor of all sources that are computed at a time.
@@ -58,6 +63,75 @@ def attend_and_project(block: Block, x: Tensor, weight: Tensor, attention: Tenso
         ``[num_dst, num_heads, out_channels]``; zeros where a destination has no neighbour.
     """
     return _AttendAndProject.apply(x, weight, attention, *_edges(block, num_rows=x.shape[0]))
+
+
+@contextmanager
+def attend_memory(
+    tape: Tape, block: Block, values: Held, attention: Held, num_heads: int, channels: int
+) -> Iterator[Held]:
+    """What :func:`attend` takes, see :class:`~betty.memory.tape.Tape`; leaves the attention's gradient waiting."""
+    dtype = _index_dtype(block, block.num_src * num_heads)
+    saved = [tape.save(values), tape.save(attention), *_edges_memory(tape, block, dtype)]
+    result = tape.allocate("aggregator", block.num_dst, num_heads, channels)
+    with tape.temporary("aggregator", block.num_edges), tape.temporary("aggregator", block.num_edges, dtype=dtype):
+        tape.touch("aggregator", block.num_dst, channels)
+    yield result
+    before = tape.gradient
+    with transpose_memory(tape, block), tape.temporary("backward", block.num_edges, dtype=dtype):
+        tape.gradient = tape.allocate("backward", block.num_src, num_heads, channels)
+        of_attention = tape.allocate("backward", block.num_edges, num_heads)
+        with tape.temporary("backward", block.num_edges), tape.temporary("backward", block.num_dst, channels):
+            _edge_dots_memory(tape, block, dtype)
+            with tape.temporary("backward", block.num_edges):
+                tape.touch("backward", block.num_src, channels)
+    tape.waiting.append(of_attention)
+    tape.free(before, *saved)
+
+
+@contextmanager
+def attend_and_project_memory(
+    tape: Tape,
+    block: Block,
+    x: Held,
+    attention: Held,
+    in_channels: int,
+    num_heads: int,
+    out_channels: int,
+    needs_gradient: bool,
+) -> Iterator[Held]:
+    """What :func:`attend_and_project` takes; leaves the attention's gradient waiting."""
+    dtype = _index_dtype(block, block.num_src)
+    saved = [tape.save(x), tape.save(attention), *_edges_memory(tape, block, dtype)]
+    result = tape.allocate("aggregator", block.num_dst, num_heads, out_channels)
+    with tape.temporary("aggregator", block.num_edges), tape.temporary("aggregator", block.num_dst, in_channels):
+        tape.touch("aggregator", block.num_dst, out_channels)
+    yield result
+    before = tape.gradient
+    with transpose_memory(tape, block), tape.temporary("backward", block.num_edges, dtype=dtype):
+        tape.gradient = tape.allocate("backward", block.num_src, in_channels) if needs_gradient else None
+        of_attention = tape.allocate("backward", block.num_edges, num_heads)
+        with tape.temporary("backward", block.num_edges):
+            with tape.temporary("gradients", num_heads * out_channels, in_channels):
+                with tape.temporary("backward", block.num_dst, in_channels):
+                    _edge_dots_memory(tape, block, dtype)
+                if needs_gradient:
+                    columns = min(PIECE_COLUMNS, in_channels)
+                    with tape.temporary("backward", block.num_edges):
+                        tape.touch("backward", block.num_dst + block.num_src, columns)
+    tape.waiting.append(of_attention)
+    tape.free(before, *saved)
+
+
+def _edge_dots_memory(tape: Tape, block: Block, dtype: torch.dtype) -> None:
+    """What :func:`_edge_dots` takes."""
+    with tape.temporary("backward", 2 * block.num_edges, dtype=torch.promote_types(tape.dtype, torch.float32)):
+        tape.touch("backward", block.num_edges + block.num_dst, dtype=dtype)
+
+
+def _edges_memory(tape: Tape, block: Block, dtype: torch.dtype) -> list[Held]:
+    """What :func:`_edges` makes anew."""
+    sizes = ((block.indptr.dtype, block.num_dst + 1), (block.indices.dtype, block.num_edges))
+    return [tape.allocate("aggregator", size, dtype=dtype) for before, size in sizes if before != dtype]
 
 
 class _Attend(torch.autograd.Function):
@@ -154,5 +228,9 @@ def _heads(attention: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 def _edges(block: Block, num_rows: int) -> tuple[Tensor, Tensor]:
     """``indptr`` and ``indices`` in the one dtype that ``embedding_bag`` asks for, wide enough for all rows."""
-    dtype = torch.promote_types(block.indices.dtype, index_dtype(max(block.num_edges, num_rows)))
+    dtype = _index_dtype(block, num_rows)
     return block.indptr.to(dtype), block.indices.to(dtype)
+
+
+def _index_dtype(block: Block, num_rows: int) -> torch.dtype:
+    return torch.promote_types(block.indices.dtype, index_dtype(max(block.num_edges, num_rows)))

@@ -1,12 +1,18 @@
 """The attention of destination nodes to their neighbours: a number per edge and head."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import embedding_bag, leaky_relu_, linear
 
 from betty.blocks import Block
-from betty.models.neighbour_reduction import transpose
+from betty.memory.tape import Held, Tape
+from betty.models.neighbour_reduction import transpose, transpose_memory
 
 
 def score_nodes(x: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,6 +32,18 @@ def score_nodes(x: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
     return _ScoreNodes.apply(x, vectors) if x.requires_grad else (linear(x, vectors), x)
 
 
+@contextmanager
+def score_nodes_memory(
+    tape: Tape, x: Held, num_nodes: int, channels: int, num_vectors: int, needs_gradient: bool
+) -> Iterator[Held]:
+    """What :func:`score_nodes` takes, see :class:`~betty.memory.tape.Tape`; the gradient of the scores is waiting."""
+    tape.save(x)
+    yield tape.allocate("aggregator", num_nodes, num_vectors)
+    of_scores = tape.waiting.pop()
+    tape.touch("gradients", num_vectors, channels)
+    tape.free(of_scores, x)
+
+
 def edge_softmax(block: Block, source_scores: Tensor, destination_scores: Tensor, negative_slope: float) -> Tensor:
     """The attention that every destination node pays to each of its neighbours.
 
@@ -42,6 +60,38 @@ def edge_softmax(block: Block, source_scores: Tensor, destination_scores: Tensor
         ``[num_edges, num_heads]`` in the block's order of edges; over the edges into a destination it sums to 1.
     """
     return _EdgeSoftmax.apply(source_scores, destination_scores, block.indptr, block.indices, negative_slope)
+
+
+@contextmanager
+def edge_softmax_memory(tape: Tape, block: Block, num_heads: int) -> Iterator[Held]:
+    """What :func:`edge_softmax` takes, see :class:`~betty.memory.tape.Tape`; the attention's gradient is waiting."""
+    size, dtype = (block.num_edges, num_heads), block.indices.dtype
+    with tape.temporary("aggregator", block.num_edges, dtype=dtype):
+        result = tape.allocate("aggregator", *size)
+        is_positive = tape.allocate("aggregator", *size, dtype=torch.bool)
+        tape.touch("aggregator", *size)
+    tape.save(result)
+    if not tape.trains:
+        tape.free(is_positive)
+    yield result
+    of_attention = tape.waiting.pop()
+    with tape.temporary("backward", *size), tape.temporary("backward", *size):
+        tape.touch("backward", block.num_edges, dtype=dtype)
+        with transpose_memory(tape, block):
+            of_sources = tape.allocate("backward", block.num_src, num_heads)
+            of_destinations = tape.allocate("backward", block.num_dst, num_heads)
+    tape.free(of_attention, result, is_positive)
+    of_scores = tape.allocate("backward", block.num_src, 2 * num_heads)
+    tape.free(of_sources, of_destinations)
+    tape.waiting.append(of_scores)
+
+
+@contextmanager
+def edge_ids_memory(tape: Tape, block: Block) -> Iterator[None]:
+    """What the ids of both ends of every edge take, that dropout of attention keeps."""
+    ids = tape.allocate("aggregator", 2, block.num_edges, dtype=torch.int64)
+    yield
+    tape.free(ids)
 
 
 def edge_destinations(indptr: Tensor, indices: Tensor) -> Tensor:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from betty.errors import BettyError
+from betty.memory.tape import Held, Tape
 from betty.models.chunks import SERIAL_ELEMENTS, row_chunks
 from betty.seeds import derive_seed
 
@@ -100,6 +101,10 @@ class Dropout(nn.Module, ABC):
     def drop(self, x: Tensor, *ids: Tensor) -> Tensor:
         """What :meth:`forward` does in training mode."""
 
+    @abstractmethod
+    def memory(self, tape: Tape, num_rows: int, channels: int) -> AbstractContextManager[Held]:
+        """What :meth:`drop` takes, see :class:`~betty.memory.tape.Tape`."""
+
     def extra_repr(self) -> str:
         return f"probability={self.probability}"
 
@@ -128,6 +133,13 @@ class ExactDropout(Dropout):
         key = int(torch.randint(1 << 62, ())) if self.key is None else self.key
         return _dropout(x, self.probability, key, *ids)
 
+    @contextmanager
+    def memory(self, tape: Tape, num_rows: int, channels: int) -> Iterator[Held]:
+        yield _drop_memory(tape, "hidden", num_rows, channels)
+        before = tape.gradient
+        tape.gradient = _drop_memory(tape, "backward", num_rows, channels)
+        tape.free(before)
+
 
 class TorchDropout(Dropout):
     """PyTorch's dropout, which draws other masks in every micro-batch that computes a node.
@@ -141,6 +153,13 @@ class TorchDropout(Dropout):
 
     def drop(self, x: Tensor, *ids: Tensor) -> Tensor:
         return nn.functional.dropout(x, self.probability)
+
+    @contextmanager
+    def memory(self, tape: Tape, num_rows: int, channels: int) -> Iterator[Held]:
+        mask = tape.allocate("hidden", num_rows, channels, dtype=torch.bool)
+        yield tape.allocate("hidden", num_rows, channels)
+        tape.replace_gradient(num_rows, channels)
+        tape.free(mask)
 
 
 DROPOUT_MODES: dict[str, type[Dropout]] = {"exact": ExactDropout, "torch": TorchDropout}
@@ -210,14 +229,14 @@ class _ExactDropout(torch.autograd.Function):
 
 
 def _drop(x: Tensor, probability: float, key: int, *ids: Tensor) -> Tensor:
-    elements = SERIAL_ELEMENTS if x.device.type == "cpu" else CUDA_CHUNK_ELEMENTS
+    elements = _chunk_elements(x.device.type)
     low, high = _halves(torch.cat([_hash(key, *chunk) for chunk in row_chunks(elements, *ids)]))
     # No node has a negative id, so that no channel has the word of a node.
     channels, _ = _halves(_hash(key, torch.arange(-x.shape[1], 0, device=x.device)))
     threshold = min(round(probability * 2**32), 2**32 - 1) - 2**31
 
     result = x * (1 / (1 - probability))
-    num_rows = max(1, elements // max(1, x.shape[1]))
+    num_rows = _chunk_rows(elements, x.shape[1])
     hashed, shifted = torch.empty(2, *x[:num_rows].shape, dtype=torch.int32, device=x.device)
     kept = torch.empty_like(hashed, dtype=x.dtype)
     for result_chunk, *words in row_chunks(elements, result, low, high):
@@ -226,6 +245,27 @@ def _drop(x: Tensor, probability: float, key: int, *ids: Tensor) -> Tensor:
         # Compared into numbers: PyTorch takes several times longer to compare into bool and to use that.
         result_chunk.mul_(torch.ge(hashed, threshold, out=kept))
     return result
+
+
+def _drop_memory(tape: Tape, kind: str, num_rows: int, channels: int) -> Held:
+    """What :func:`_drop` takes; holds its result."""
+    elements = _chunk_elements(tape.device_type)
+    with tape.temporary(kind, num_rows, dtype=torch.int64):
+        # The words of all chunks, before they are joined; or the last chunk and what is shifted.
+        tape.touch(kind, max(num_rows, 2 * min(num_rows, elements)), dtype=torch.int64)
+        result = tape.allocate(kind, num_rows, channels)
+        rows = min(num_rows, _chunk_rows(elements, channels))
+        with tape.temporary(kind, 2, rows, channels, dtype=torch.int32):
+            tape.touch(kind, rows, channels)
+    return result
+
+
+def _chunk_elements(device_type: str) -> int:
+    return SERIAL_ELEMENTS if device_type == "cpu" else CUDA_CHUNK_ELEMENTS
+
+
+def _chunk_rows(elements: int, channels: int) -> int:
+    return max(1, elements // max(1, channels))
 
 
 def _hash(key: int, *ids: Tensor) -> Tensor:

@@ -1,11 +1,16 @@
 """Graph attention networks (Veličković, Cucurull, Casanova, Romero, Liò, Bengio: Graph Attention Networks, 2018)."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from torch import Tensor
 from torch.nn.functional import elu
 
 from betty.blocks import Block
+from betty.memory.tape import Held, Tape
 from betty.models.gat_conv import GATConv
 from betty.models.layered_model import LayeredModel
 
@@ -63,3 +68,11 @@ class _ConcatenatedHeads(GATConv):
 class _AveragedHeads(GATConv):
     def forward(self, block: Block, x: Tensor) -> Tensor:
         return super().forward(block, x).mean(1)
+
+    @contextmanager
+    def memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
+        with super().memory(tape, block, x, needs_gradient) as heads:
+            result = tape.allocate("hidden", block.num_dst, self.out_feats)
+            tape.free(heads)
+            yield result
+            tape.replace_gradient(block.num_dst, self.num_heads, self.out_feats)

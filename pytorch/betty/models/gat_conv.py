@@ -1,14 +1,28 @@
 """One layer of a graph attention network on a block's own tensors."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from betty.blocks import Block
 from betty.errors import BettyError
-from betty.models.attended_sums import attend, attend_and_project
-from betty.models.attention import edge_destinations, edge_softmax, score_nodes
+from betty.memory.tape import Held, Tape
+from betty.models.attended_sums import attend, attend_and_project, attend_and_project_memory, attend_memory
+from betty.models.attention import (
+    edge_destinations,
+    edge_ids_memory,
+    edge_softmax,
+    edge_softmax_memory,
+    score_nodes,
+    score_nodes_memory,
+)
 from betty.models.exact_dropout import make_dropout
+from betty.models.linear import linear_memory
 
 
 class GATConv(nn.Module):
@@ -134,6 +148,49 @@ class GATConv(nn.Module):
             block.src_ids.index_select(0, block.indices),
             block.dst_ids.index_select(0, destinations),
         )
+
+    @contextmanager
+    def memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
+        """What the layer takes, see :class:`~betty.memory.tape.Tape`."""
+        width = self.num_heads * self.out_feats
+        with ExitStack() as steps:
+            x = self._dropped_memory(steps, tape, block, x)
+            residual = tape.allocate("hidden", block.num_dst * (self.res_fc is not None), width)
+            scores = steps.enter_context(
+                score_nodes_memory(tape, x, block.num_src, self.in_feats, 2 * self.num_heads, needs_gradient)
+            )
+            attention = steps.enter_context(edge_softmax_memory(tape, block, self.num_heads))
+            attention = self._dropped_attention_memory(steps, tape, block, attention)
+            if self.projects_first:
+                values = steps.enter_context(
+                    linear_memory(tape, x, block.num_src, self.fc.weight, needs_gradient, False, "aggregator")
+                )
+                result = steps.enter_context(
+                    attend_memory(tape, block, values, attention, self.num_heads, self.out_feats)
+                )
+                tape.free(values)
+            else:
+                result = steps.enter_context(
+                    attend_and_project_memory(
+                        tape, block, x, attention, self.in_feats, self.num_heads, self.out_feats, needs_gradient
+                    )
+                )
+            tape.free(scores, attention, residual, x)
+            yield result
+            tape.touch("gradients", width)
+
+    def _dropped_memory(self, steps: ExitStack, tape: Tape, block: Block, x: Held) -> Held:
+        if not tape.trains or self.feat_drop.probability == 0:
+            return tape.share(x)
+        return steps.enter_context(self.feat_drop.memory(tape, block.num_src, self.in_feats))
+
+    def _dropped_attention_memory(self, steps: ExitStack, tape: Tape, block: Block, attention: Held) -> Held:
+        if not tape.trains or self.attn_drop.probability == 0:
+            return attention
+        steps.enter_context(edge_ids_memory(tape, block))
+        dropped = steps.enter_context(self.attn_drop.memory(tape, block.num_edges, self.num_heads))
+        tape.free(attention)
+        return dropped
 
     def extra_repr(self) -> str:
         return f"{self.in_feats}, {self.out_feats}, num_heads={self.num_heads}, residual={self.residual}"

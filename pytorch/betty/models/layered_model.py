@@ -1,12 +1,16 @@
 """What all models share: layers on blocks, with an activation and dropout between them."""
 
+from __future__ import annotations
+
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn, relu
 
 from betty.blocks import Block
 from betty.errors import BettyError
+from betty.memory.tape import Held, Tape
 from betty.models.exact_dropout import make_dropout
 
 
@@ -99,3 +103,41 @@ class LayeredModel(nn.Module):
         for layer_index, block in enumerate(blocks):
             x = self.layer_forward(layer_index, block, x)
         return x
+
+    @contextmanager
+    def memory(self, tape: Tape, blocks: Sequence[Block], x: Held) -> Iterator[Held]:
+        """What a forward and a backward take, see :class:`~betty.memory.tape.Tape`.
+
+        Args:
+            tape: to be played on.
+            blocks: one per layer, input layer first; of them only the degrees and the numbers of nodes count.
+            x: the features.
+        """
+        with ExitStack() as layers:
+            for layer_index, block in enumerate(blocks):
+                result = layers.enter_context(self.layer_memory(tape, layer_index, block, x))
+                tape.free(x)
+                x = result
+            yield x
+
+    @contextmanager
+    def layer_memory(self, tape: Tape, layer_index: int, block: Block, x: Held) -> Iterator[Held]:
+        """What :meth:`layer_forward` and its backward take; features, that is the input of layer 0, get no gradient."""
+        with self.layers[layer_index].memory(tape, block, x, needs_gradient=layer_index > 0) as h:
+            if layer_index == self.num_layers - 1:
+                yield h
+                return
+            size = (block.num_dst, self.widths[layer_index + 1])
+            activated = tape.allocate("hidden", *size)
+            # ReLU needs its result for the backward, others what they were given.
+            saved = tape.save(activated if self.activation is relu else h)
+            dropout = self.dropouts[layer_index]
+            if tape.trains and dropout.probability > 0:
+                with dropout.memory(tape, *size) as dropped:
+                    tape.free(h, activated)
+                    yield dropped
+            else:
+                tape.free(h)
+                yield activated
+            tape.replace_gradient(*size)
+            tape.free(saved)

@@ -1,10 +1,16 @@
 """A linear layer on the fastest matrix product there is."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from betty.models.matrix_products import goes_to_onednn, linear
+from betty.memory.tape import Held, Tape
+from betty.models.matrix_products import goes_to_onednn, linear, linear_scratch
 
 
 class Linear(nn.Linear):
@@ -22,6 +28,21 @@ class Linear(nn.Linear):
         if goes_to_onednn(x, self.weight) and not torch.is_autocast_enabled("cpu"):
             return _Linear.apply(x, self.weight, self.bias)
         return super().forward(x)
+
+    def memory(
+        self, tape: Tape, x: Held, num_rows: int, needs_gradient: bool, kind: str = "hidden"
+    ) -> AbstractContextManager[Held]:
+        """What the layer takes, see :class:`~betty.memory.tape.Tape`.
+
+        Args:
+            tape: to be played on.
+            x: the input.
+            num_rows: of the input.
+            needs_gradient: whether the input needs one.
+            kind: of the result.
+        """
+        scratch = linear_scratch(self.in_features, tape.dtype, tape.device_type)
+        return linear_memory(tape, x, num_rows, self.weight, needs_gradient, self.bias is not None, kind, scratch)
 
 
 class _Linear(torch.autograd.Function):
@@ -41,3 +62,27 @@ class _Linear(torch.autograd.Function):
             gradient.T @ x if into_weight else None,
             gradient.sum(0) if into_bias else None,
         )
+
+
+@contextmanager
+def linear_memory(
+    tape: Tape,
+    x: Held,
+    num_rows: int,
+    weight: Tensor,
+    needs_gradient: bool,
+    has_bias: bool = True,
+    kind: str = "hidden",
+    scratch: int = 0,
+) -> Iterator[Held]:
+    """What ``x @ weight.T + bias`` takes, see :class:`~betty.memory.tape.Tape`; of the weight only the shape counts."""
+    out_features, in_features = weight.shape
+    tape.save(x)
+    result = tape.allocate(kind, num_rows, out_features)
+    tape.touch(kind, scratch, dtype=torch.uint8)
+    yield result
+    before = tape.gradient
+    tape.gradient = tape.allocate("backward", num_rows, in_features) if needs_gradient else None
+    with tape.temporary("gradients", out_features, in_features):
+        tape.touch("gradients", out_features * has_bias)
+    tape.free(before, x)

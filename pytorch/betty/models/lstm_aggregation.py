@@ -1,14 +1,22 @@
 """The last state of an LSTM over the neighbours of every destination node, with one number per edge kept."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import pad
 
 from betty.blocks import Block
+from betty.memory.tape import Held, Tape
+from betty.models.linear import linear_memory
 from betty.models.lstm_gates import EdgeGates, Gates, SourceGates
 from betty.models.matrix_products import linear
-from betty.models.neighbour_sequences import SequenceChunk, neighbour_sequences
+from betty.models.neighbour_sequences import SequenceChunk, chunk_bounds, neighbour_sequences
 
 CPU_STATES = 1 << 16
 """Hidden states of a chunk, sequences times channels, with which a step stays in the cache of a core."""
@@ -31,6 +39,16 @@ source, and where there were 10 the whole took three quarters of the time.
 """
 
 
+SORTING_NUMBERS = 7
+"""int64 numbers per edge that are alive while sequences are made."""
+
+_STEP_CHANNELS = 12
+"""Numbers per sequence and channel that are alive in a step forward: both states, inputs, gates, the gates before."""
+
+_EDGE_CHANNELS = 9
+"""Numbers per edge and channel of a chunk that are alive backward: inputs, gates, cell states, derivatives."""
+
+
 def last_lstm_states(block: Block, x: Tensor, lstm: nn.LSTM) -> Tensor:
     """Read the neighbours of every destination node, in the block's order of edges, with an LSTM.
 
@@ -45,17 +63,81 @@ def last_lstm_states(block: Block, x: Tensor, lstm: nn.LSTM) -> Tensor:
     Returns:
         ``[num_dst, channels]``; zeros where a destination has no neighbour.
     """
-    max_sequences = max(1, (CUDA_STATES if x.is_cuda else CPU_STATES) // lstm.hidden_size)
-    max_edges = max(max_sequences * STEPS_AT_LEAST, block.num_edges // CHUNKS_AT_LEAST)
-    chunks = neighbour_sequences(block, max_sequences, max_edges)
+    chunks = neighbour_sequences(block, *_chunk_limits(block, lstm.hidden_size, x.device.type))
     dtype = torch.promote_types(x.dtype, torch.float32)
     features = x.to(dtype)
     weight_ih, weight_hh, bias = _logistic_parameters(lstm, dtype)
-    if block.num_edges < EDGES_PER_PROJECTED_SOURCE * block.num_src:
+    if not _projects_sources(block):
         operands = EdgeGates, features, torch.cat([weight_ih, weight_hh], dim=1), bias
     else:
         operands = SourceGates, torch.addmm(bias, features, weight_ih.T), weight_hh, None
     return _LastStates.apply(*operands, chunks, block.num_dst, torch.is_grad_enabled()).to(x.dtype)
+
+
+def _projects_sources(block: Block) -> bool:
+    return block.num_edges >= EDGES_PER_PROJECTED_SOURCE * block.num_src
+
+
+def _chunk_limits(block: Block, channels: int, device_type: str) -> tuple[int, int]:
+    """The most sequences and the most edges of a chunk."""
+    max_sequences = max(1, (CUDA_STATES if device_type == "cuda" else CPU_STATES) // channels)
+    return max_sequences, max(max_sequences * STEPS_AT_LEAST, block.num_edges // CHUNKS_AT_LEAST)
+
+
+@contextmanager
+def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient: bool) -> Iterator[Held]:
+    """What :func:`last_lstm_states` takes, see :class:`~betty.memory.tape.Tape`."""
+    channels, dtype = lstm.hidden_size, torch.promote_types(tape.dtype, torch.float32)
+    converts = dtype != tape.dtype
+    degrees = -np.sort(-block.in_degrees().numpy(force=True))
+    degrees = degrees[: np.count_nonzero(degrees)]
+    bounds = np.array(chunk_bounds(degrees, *_chunk_limits(block, channels, tape.device_type)))
+    chunk_sequences = np.diff(bounds)
+    chunk_edges = np.diff(np.concatenate([[0], degrees.cumsum()])[bounds])
+    num_sequences, num_edges = int(chunk_sequences.max(initial=0)), int(chunk_edges.max(initial=0))
+    # Inputs of the gates per edge, and rows of the matrix they are multiplied with, in numbers of channels.
+    num_inputs = 1 if _projects_sources(block) else 2
+
+    with tape.temporary("aggregator", block.num_dst, dtype=torch.int64):
+        order = tape.allocate("aggregator", block.num_dst, dtype=torch.int64)
+        tape.touch("aggregator", SORTING_NUMBERS, block.num_edges, dtype=torch.int64)
+        sources = tape.allocate("aggregator", block.num_edges, dtype=torch.int64)
+    with ExitStack() as projection:
+        features = tape.allocate("aggregator", block.num_src, channels, dtype=dtype) if converts else tape.share(x)
+        scaled = [tape.allocate("aggregator", 4 * channels, channels, dtype=dtype) for _ in range(2)]
+        if _projects_sources(block):
+            of_features = projection.enter_context(
+                linear_memory(tape, features, block.num_src, lstm.weight_ih_l0, needs_gradient, kind="aggregator")
+            )
+            weights, saved, width = [], [*scaled, of_features], 4 * channels
+        else:
+            weights, width = scaled, channels
+            saved = [tape.allocate("aggregator", 8 * channels, channels, dtype=dtype), tape.share(features)]
+        kept = tape.allocate("aggregator", (block.num_edges - degrees.size) * tape.trains, channels, dtype=dtype)
+        result = tape.allocate("aggregator", block.num_dst, channels, dtype=dtype)
+        tape.touch("aggregator", _STEP_CHANNELS * num_sequences, channels, dtype=dtype)
+        tape.free(features, *weights)
+        if converts:
+            tape.free(result)
+            result = tape.allocate("aggregator", block.num_dst, channels)
+        saved += [order, sources, kept]
+        if not tape.trains:
+            tape.free(*saved)
+        yield result
+
+        before = tape.gradient
+        needs_rows = needs_gradient or _projects_sources(block)
+        of_x = tape.allocate("backward", block.num_src, width, dtype=dtype) if needs_rows else None
+        parameters = tape.allocate("gradients", 4 * num_inputs * channels, channels, dtype=dtype)
+        with tape.temporary("backward", 4 * num_inputs * channels, channels, dtype=dtype):
+            with tape.temporary("backward", num_sequences, channels, dtype=dtype):
+                tape.touch("backward", _EDGE_CHANNELS * num_edges + num_sequences, channels, dtype=dtype)
+                products = 4 * num_inputs * channels
+                tape.touch("backward", (4 + 2 * num_inputs) * num_edges + products, channels, dtype=dtype)
+        tape.gradient = of_x
+        tape.free(before, *saved)
+        tape.touch("gradients", 4 * channels, channels, dtype=dtype)
+        tape.free(parameters)
 
 
 def _logistic_parameters(lstm: nn.LSTM, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,11 +199,7 @@ class _LastStates(torch.autograd.Function):
         gates.start_gradients(needs_x=ctx.needs_input_grad[1])
         hidden_weight = weight[:, -gates.channels :].T.contiguous()
         for chunk in ctx.chunks:
-            hidden = pad(earlier_hidden[chunk.later_edges], (0, 0, chunk.num_sequences, 0))
-            inputs = gates.inputs(chunk.sources, hidden)
-            grad_last = gradient.index_select(0, chunk.destinations).mul_(2)
-            grad_gates = _read_back(chunk, gates.values(chunk.sources, inputs), hidden_weight, grad_last)
-            gates.add_gradients(chunk.sources, inputs, grad_gates)
+            _add_gradients(chunk, gates, earlier_hidden[chunk.later_edges], hidden_weight, gradient)
         return None, gates.grad_x, gates.grad_weight, gates.grad_bias, None, None, None
 
 
@@ -148,6 +226,22 @@ def _read(chunk: SequenceChunk, gates: Gates, kept: Tensor | None) -> Tensor:
         cell[:size].mul_(forget).addcmul_(input_gate, candidate.sub_(0.5), value=4)
         torch.sigmoid(cell[:size], out=hidden[:size]).sub_(0.5).mul_(output)
     return hidden
+
+
+def _add_gradients(chunk: SequenceChunk, gates: Gates, kept: Tensor, hidden_weight: Tensor, gradient: Tensor) -> None:
+    """Add what a chunk contributes to the gradients of the gates' parameters and sources.
+
+    Args:
+        chunk: the sequences.
+        gates: compute the gates again, and hold the gradients.
+        kept: of :func:`_read`.
+        hidden_weight: ``[channels, 4 * channels]``, with which the gradient of gates becomes that of hidden states.
+        gradient: ``[num_dst, channels]``, of the last hidden states of all sequences.
+    """
+    inputs = gates.inputs(chunk.sources, pad(kept, (0, 0, chunk.num_sequences, 0)))
+    grad_last = gradient.index_select(0, chunk.destinations).mul_(2)
+    grad_gates = _read_back(chunk, gates.values(chunk.sources, inputs), hidden_weight, grad_last)
+    gates.add_gradients(chunk.sources, inputs, grad_gates)
 
 
 def _read_back(chunk: SequenceChunk, gates: Tensor, hidden_weight: Tensor, grad_hidden: Tensor) -> Tensor:

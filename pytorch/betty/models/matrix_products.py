@@ -36,6 +36,16 @@ def sigmoid_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.addmm(bias, x, weight.T).sigmoid_()
 
 
+def linear_scratch(in_channels: int, dtype: torch.dtype, device_type: str) -> int:
+    """Bytes that :func:`linear` takes beside its result: on the CPU oneDNN copies pieces of the weight for every thread.
+
+    Observed with PyTorch 2.13: 64 rows of up to 1,024 columns, a multiple of 16, and a little more.
+    """
+    if not HAS_ONEDNN or device_type != "cpu" or dtype != torch.float32:
+        return 0
+    return torch.get_num_threads() * 64 * min(-(-in_channels // 16) * 16, 1024) * dtype.itemsize + 1024
+
+
 def goes_to_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether :func:`linear` computes this product with oneDNN."""
     has_kernel = HAS_ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32

@@ -1,8 +1,12 @@
 """A baseline that sees features only, to show what the neighbours add."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import Tensor
 
 from betty.blocks import Block
+from betty.memory.tape import Held, Tape
 from betty.models.layered_model import LayeredModel
 from betty.models.linear import Linear
 
@@ -39,3 +43,11 @@ class MLP(LayeredModel):
 class _OwnFeatures(Linear):
     def forward(self, block: Block, x: Tensor) -> Tensor:
         return super().forward(x[: block.num_dst])
+
+    @contextmanager
+    def memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
+        with super().memory(tape, x, block.num_dst, needs_gradient) as result:
+            yield result
+        if needs_gradient:
+            # The gradient of a slice is as large as what it was cut from.
+            tape.replace_gradient(block.num_src, self.in_features)

@@ -1,5 +1,10 @@
 """The maximum over the neighbours of every destination node, without a row per edge."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,8 +12,9 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import max_pool2d
 
 from betty.blocks import Block, index_dtype
+from betty.memory.tape import Held, Tape
 from betty.models.chunks import SERIAL_ELEMENTS, row_chunks
-from betty.models.neighbour_reduction import in_one_dtype
+from betty.models.neighbour_reduction import in_one_dtype, lists_dtype, lists_memory
 
 SORTED_ELEMENTS = 1 << 16
 """Edges times channels from which on it is worth to sort, and to start threads as PyTorch does for any pooling."""
@@ -38,9 +44,18 @@ def max_neighbours(block: Block, x: Tensor) -> Tensor:
     Returns:
         ``[num_dst, channels]``; zeros where a destination has no neighbour.
     """
-    pools = x.device.type == "cpu" and block.num_edges * x.shape[1] >= SORTED_ELEMENTS
-    method = MaximumByPooling if pools else MaximumByBags
+    method = _method(block, x.shape[1], x.device.type)
     return method.apply(x, *in_one_dtype(block.indptr, block.indices))
+
+
+def maximum_memory(tape: Tape, block: Block, channels: int) -> AbstractContextManager[Held]:
+    """What :func:`max_neighbours` takes, see :class:`~betty.memory.tape.Tape`."""
+    return _method(block, channels, tape.device_type).memory(tape, block, channels)
+
+
+def _method(block: Block, channels: int, device_type: str) -> type[MaximumByPooling | MaximumByBags]:
+    pools = device_type == "cpu" and block.num_edges * channels >= SORTED_ELEMENTS
+    return MaximumByPooling if pools else MaximumByBags
 
 
 class MaximumByBags(torch.autograd.Function):
@@ -64,6 +79,20 @@ class MaximumByBags(torch.autograd.Function):
         winners = winners.clamp(min=0).long()
         into_sources = gradient.new_zeros(ctx.num_src, gradient.shape[1])
         return into_sources.scatter_add_(0, winners, gradient), None, None
+
+    @staticmethod
+    @contextmanager
+    def memory(tape: Tape, block: Block, channels: int) -> Iterator[Held]:
+        dtype, size = lists_dtype(block), (block.num_dst, channels)
+        lists = lists_memory(tape, block)
+        with tape.temporary("aggregator", block.num_edges + block.num_dst, dtype=dtype):
+            result = tape.allocate("aggregator", *size)
+            winners = tape.allocate("aggregator", *size, dtype=dtype)
+        yield result
+        tape.replace_gradient(*size)
+        with tape.temporary("backward", *size, dtype=torch.int64):
+            tape.replace_gradient(block.num_src, channels)
+        tape.free(winners, *lists)
 
 
 class MaximumByPooling(torch.autograd.Function):
@@ -102,6 +131,32 @@ class MaximumByPooling(torch.autograd.Function):
             positions = torch.add(columns, sources.to(columns.dtype), alpha=channels)
             into_sources.index_add_(0, positions.view(-1), gradient.index_select(0, destinations).view(-1))
         return into_sources.view(ctx.num_src, channels), None, None
+
+    @staticmethod
+    @contextmanager
+    def memory(tape: Tape, block: Block, channels: int) -> Iterator[Held]:
+        dtype, item = lists_dtype(block), tape.dtype.itemsize
+        lists = lists_memory(tape, block)
+        degrees = -np.sort(-block.in_degrees().numpy(force=True))
+        degrees = degrees[: np.count_nonzero(degrees)]
+        with tape.temporary("aggregator", block.num_dst, dtype=dtype):
+            order = tape.allocate("aggregator", block.num_dst, dtype=torch.int64)
+            result = tape.allocate("aggregator", block.num_dst, channels)
+            winners = tape.allocate("aggregator", degrees.size, channels, dtype=dtype)
+            num_rows = min(block.num_edges, max(1, POOLED_ELEMENTS // channels))
+            with tape.temporary("aggregator", num_rows, channels):
+                sizes = np.array(_group_sizes(torch.from_numpy(degrees), max_edges=num_rows), dtype=np.int64)
+                lists_bytes = sizes * degrees[np.cumsum(sizes) - sizes] * dtype.itemsize
+                of_groups = lists_bytes + np.maximum(lists_bytes, sizes * channels * (item + 8))
+                tape.touch("aggregator", int(of_groups.max(initial=0)), dtype=torch.uint8)
+        tape.free(*lists)
+        yield result
+        before = tape.gradient
+        tape.gradient = tape.allocate("backward", block.num_src, channels)
+        rows = min(degrees.size, max(1, SERIAL_ELEMENTS // channels))
+        index_item = index_dtype(block.num_src * channels).itemsize
+        tape.touch("backward", rows, channels, index_item + item, dtype=torch.uint8)
+        tape.free(before, order, winners)
 
 
 def _group_sizes(degrees: Tensor, max_edges: int) -> list[int]:

@@ -1,5 +1,10 @@
 """Sums over the neighbours of every destination node, without a row per edge."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import scipy.sparse
 import torch
@@ -8,6 +13,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import embedding_bag
 
 from betty.blocks import Block, index_dtype
+from betty.memory.tape import Held, Tape
 
 
 def sum_neighbours(block: Block, x: Tensor) -> Tensor:
@@ -25,6 +31,52 @@ def sum_neighbours(block: Block, x: Tensor) -> Tensor:
         ``[num_dst, channels]``; zeros where a destination has no neighbour.
     """
     return _SumNeighbours.apply(x, *in_one_dtype(block.indptr, block.indices))
+
+
+_BAG_NUMBERS = 2
+"""Integers per row of its result that ``embedding_bag`` makes and nobody asked for."""
+
+
+@contextmanager
+def sum_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) -> Iterator[Held]:
+    """What :func:`sum_neighbours` takes of ``channels``, see :class:`~betty.memory.tape.Tape`."""
+    lists = lists_memory(tape, block)
+    with tape.temporary("aggregator", _BAG_NUMBERS * block.num_dst, dtype=lists_dtype(block)):
+        result = tape.allocate("aggregator", block.num_dst, channels)
+    if not (tape.trains and needs_gradient):
+        tape.free(*lists)
+        yield result
+        return
+    yield result
+    bags = _BAG_NUMBERS * block.num_src
+    with transpose_memory(tape, block), tape.temporary("backward", bags, dtype=lists_dtype(block)):
+        tape.replace_gradient(block.num_src, channels)
+    tape.free(*lists)
+
+
+@contextmanager
+def transpose_memory(tape: Tape, block: Block) -> Iterator[None]:
+    """What :func:`transpose` takes, and its result inside the ``with``; on the CPU that is no memory of PyTorch's."""
+    if tape.device_type == "cpu":
+        yield
+        return
+    dtype = lists_dtype(block)
+    with tape.temporary("backward", block.num_src + block.num_edges, dtype=dtype):
+        # Sorted sources and their order, destinations, and as much again for sorting.
+        tape.touch("backward", block.num_edges, 2 * (dtype.itemsize + 8) + dtype.itemsize, dtype=torch.uint8)
+        yield
+
+
+def lists_dtype(block: Block) -> torch.dtype:
+    """The dtype of :func:`in_one_dtype`."""
+    return torch.promote_types(block.indices.dtype, index_dtype(block.num_edges))
+
+
+def lists_memory(tape: Tape, block: Block) -> list[Held]:
+    """What :func:`in_one_dtype` makes anew."""
+    dtype = lists_dtype(block)
+    sizes = ((block.indptr.dtype, block.num_dst + 1), (block.indices.dtype, block.num_edges))
+    return [tape.allocate("aggregator", size, dtype=dtype) for before, size in sizes if before != dtype]
 
 
 def destination_rows(block: Block, x: Tensor) -> Tensor:

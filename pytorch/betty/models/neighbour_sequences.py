@@ -59,7 +59,7 @@ def neighbour_sequences(block: Block, max_sequences: int, max_edges: int) -> lis
         return []
     degrees, destinations = block.in_degrees().sort(descending=True, stable=True)
     host_degrees = np.trim_zeros(degrees.numpy(force=True), "b")
-    bounds = _chunk_bounds(host_degrees, max_sequences, max_edges)
+    bounds = chunk_bounds(host_degrees, max_sequences, max_edges)
     degrees, destinations = degrees[: bounds[-1]], destinations[: bounds[-1]]
 
     sizes = [stop - start for start, stop in itertools.pairwise(bounds)]
@@ -78,7 +78,7 @@ def neighbour_sequences(block: Block, max_sequences: int, max_edges: int) -> lis
     ]
 
 
-def _chunk_bounds(degrees: np.ndarray, max_sequences: int, max_edges: int) -> list[int]:
+def chunk_bounds(degrees: np.ndarray, max_sequences: int, max_edges: int) -> list[int]:
     """Where each chunk begins and, last, where the last one ends."""
     edges_before = np.concatenate([[0], degrees.cumsum()])
     bounds = [0]

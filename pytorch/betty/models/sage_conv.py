@@ -1,8 +1,12 @@
 """One GraphSAGE layer on a block's own tensors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import Tensor, nn, zeros
 
 from betty.blocks import Block
+from betty.memory.tape import Held, Tape
 from betty.models.aggregators import make_aggregator
 from betty.models.linear import Linear
 from betty.models.neighbour_reduction import destination_rows
@@ -66,6 +70,38 @@ class SAGEConv(nn.Module):
         if self.aggregate.includes_self:
             return neighbours + self.bias
         return self.fc_self(destination_rows(block, x)).add_(neighbours)
+
+    @contextmanager
+    def memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
+        """What the layer takes, see :class:`~betty.memory.tape.Tape`."""
+        with self._neighbours_memory(tape, block, x, needs_gradient) as neighbours:
+            if self.aggregate.includes_self:
+                result = tape.allocate("hidden", block.num_dst, self.out_feats)
+                tape.free(neighbours)
+                yield result
+                tape.touch("gradients", self.out_feats)
+                return
+            with self.fc_self.memory(tape, x, block.num_dst, needs_gradient) as result:
+                tape.free(neighbours)
+                yield result
+                of_neighbours = tape.share(tape.gradient)
+            of_self, tape.gradient = tape.gradient, of_neighbours
+        # Both paths meet at the input, whose gradient takes up the one of the destinations in place.
+        tape.free(of_self)
+
+    @contextmanager
+    def _neighbours_memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
+        if self.projects_first:
+            with self.fc_neigh.memory(tape, x, block.num_src, needs_gradient, kind="aggregator") as projected:
+                with self.aggregate.memory(self, tape, block, projected, self.out_feats, True) as neighbours:
+                    tape.free(projected)
+                    yield neighbours
+        else:
+            of_aggregated = needs_gradient or self.aggregate.has_weights
+            with self.aggregate.memory(self, tape, block, x, self.in_feats, needs_gradient) as aggregated:
+                with self.fc_neigh.memory(tape, aggregated, block.num_dst, of_aggregated) as neighbours:
+                    tape.free(aggregated)
+                    yield neighbours
 
     def extra_repr(self) -> str:
         return f"{self.in_feats}, {self.out_feats}, aggregator={type(self.aggregate).__name__.lower()}"

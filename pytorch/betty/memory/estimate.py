@@ -1,0 +1,128 @@
+"""Estimating the peak memory of a training step from the shapes of its blocks, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from betty.blocks import Block
+from betty.memory.tape import Tape
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of tensors that are alive when a training step on a micro-batch takes the most, by what they are for.
+
+    The first eight are the parts of the paper (Betty, ASPLOS 2023, section 5). They sum to :attr:`peak`.
+
+    Args:
+        parameters: of the model.
+        input_features: of the micro-batch's input nodes.
+        labels: of its output nodes.
+        blocks: their tensors.
+        hidden: what layers return and what the backward needs of it.
+        aggregator: what layers make on the way and keep for the backward.
+        gradients: of the parameters.
+        optimizer: its state.
+        backward: gradients of hidden states, and what layers make on the way back.
+    """
+
+    parameters: int
+    input_features: int
+    labels: int
+    blocks: int
+    hidden: int
+    aggregator: int
+    gradients: int
+    optimizer: int
+    backward: int
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the peak."""
+        return self.loaded + self.static + self.hidden + self.aggregator + self.backward
+
+    @property
+    def loaded(self) -> int:
+        """Bytes of the micro-batch itself, which it takes as soon as it is on the device."""
+        return self.input_features + self.labels + self.blocks
+
+    @property
+    def static(self) -> int:
+        """Bytes that every micro-batch of the model takes."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def estimate_memory(
+    model: nn.Module,
+    blocks: Sequence[Block],
+    *,
+    optimizer_states: int = 2,
+    accumulates: bool = True,
+    device: torch.device | str = "cpu",
+) -> MemoryEstimate:
+    """Estimate what a forward and a backward on a micro-batch take at their peak, from shapes and degrees alone.
+
+    Every layer states what it allocates and when it lets go, next to its code (``memory``, see
+    :class:`~betty.memory.tape.Tape`); the peak is the largest sum of what is alive at any moment.
+
+    Args:
+        model: with a method ``memory``, as all of Betty's have.
+        blocks: of the micro-batch, on any device.
+        optimizer_states: numbers that the optimizer keeps per parameter: two for Adam.
+        accumulates: whether parameters have gradients from earlier micro-batches.
+        device: where it is to run; CUDA's allocator rounds up, and kernels differ.
+    """
+    device_type = torch.device(device).type
+    parameters = list(model.parameters())
+    tape = Tape(parameters[0].dtype, device_type)
+    for parameter in parameters:
+        tape.allocate("parameters", parameter.numel(), dtype=parameter.dtype)
+        tape.allocate("optimizer", optimizer_states * parameter.numel(), dtype=parameter.dtype)
+        tape.allocate("gradients", parameter.numel() * accumulates, dtype=parameter.dtype)
+    features = _load(tape, blocks, model.widths[0])
+    with model.memory(tape, blocks, features) as logits:
+        _cross_entropy_memory(tape, blocks[-1].num_dst, model.widths[-1])
+    tape.free(logits)
+    return MemoryEstimate(**{kind: tape.at_peak[kind] for kind in MemoryEstimate.__dataclass_fields__})
+
+
+def estimate_inference(
+    model: nn.Module, layer_index: int, block: Block, *, device: torch.device | str = "cpu"
+) -> int:
+    """Estimate the peak bytes of one layer's forward without gradients, its block, input and result included.
+
+    Args:
+        model: with a method ``layer_memory``, as all of Betty's have.
+        layer_index: 0 is the input layer.
+        block: the layer's block, on any device.
+        device: where it is to run.
+    """
+    parameters = list(model.parameters())
+    tape = Tape(parameters[0].dtype, torch.device(device).type, trains=False)
+    for parameter in parameters:
+        tape.allocate("parameters", parameter.numel(), dtype=parameter.dtype)
+    x = _load(tape, [block], model.widths[layer_index])
+    model.layer_memory(tape, layer_index, block, x).__enter__()
+    return tape.peak
+
+
+def _load(tape: Tape, blocks: Sequence[Block], num_features: int):
+    """The blocks, which share their node ids, with features and labels; holds the features."""
+    for block in blocks:
+        for tensor in (block.indptr, block.indices):
+            tape.allocate("blocks", tensor.numel(), dtype=tensor.dtype)
+    tape.allocate("blocks", blocks[0].num_src, dtype=torch.int64)
+    tape.allocate("labels", blocks[-1].num_dst, dtype=torch.int64)
+    return tape.share(tape.allocate("input_features", blocks[0].num_src, num_features))
+
+
+def _cross_entropy_memory(tape: Tape, num_outputs: int, num_classes: int) -> None:
+    """The loss of the logits and its gradient."""
+    log_softmax = tape.allocate("hidden", num_outputs, num_classes)
+    tape.gradient = tape.allocate("backward", num_outputs, num_classes)
+    tape.replace_gradient(num_outputs, num_classes)
+    tape.free(log_softmax)
