@@ -6,16 +6,18 @@
 #   hubs         REG with and without hubs
 #   splitting    splitting into micro-batches against DGL's own functions
 #   kernels      layers against dgl.nn's, exact dropout against PyTorch's (10 minutes)
+#   epochs       epoch times of the main job, by aggregator (3 minutes; 7 with BEFORE)
 #   large        time and memory of synthetic-products
 #   picture      draws docs/betty.png
 #
 #   ./scripts/benchmark.sh partitions splitting
 #   GRAPHS=folder   with cora.npz, citeseer.npz and tolokers.npz (see the README); ../shared/data if not given
+#   BEFORE=folder   another checkout of the project, for the section epochs to measure and to compare with
 
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-SECTIONS=(accuracy partitions hubs splitting kernels large picture)
+SECTIONS=(accuracy partitions hubs splitting kernels epochs large picture)
 [ $# -gt 0 ] && SECTIONS=("$@")
 cd "$PROJECT/scripts/benchmark"
 for section in "${SECTIONS[@]}"; do

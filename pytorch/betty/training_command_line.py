@@ -55,6 +55,10 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", choices=MODELS, default="sage", help="GraphSAGE, GAT, or a network on features alone")
     group.add_argument("--aggre", choices=AGGREGATORS, default="mean", help="aggregator of GraphSAGE")
     group.add_argument("--num-heads", type=types.positive_int, default=4, help="attention heads of GAT")
+    group.add_argument(
+        "--attention-dropout", type=types.probability, default=0.0, help="probability of GAT's dropout of attention"
+    )
+    group.add_argument("--residual", action="store_true", help="add to a layer's result what goes into it, in GAT")
     group.add_argument("--num-layers", type=types.positive_int, default=2, help="layers; one fan-out each")
     group.add_argument("--num-hidden", type=types.positive_int, default=64, help="hidden channels, of GAT per head")
     group.add_argument("--dropout", type=types.probability, default=0.5, help="probability of dropout")
@@ -109,7 +113,8 @@ def new_model(flags: argparse.Namespace, dataset: Dataset) -> nn.Module:
     if flags.model == "mlp":
         return MLP(*sizes, **dropout)
     if flags.model == "gat":
-        return GAT(*sizes, num_heads=flags.num_heads, **dropout)
+        attention = {"num_heads": flags.num_heads, "attention_dropout": flags.attention_dropout}
+        return GAT(*sizes, **attention, residual=flags.residual, **dropout)
     return GraphSAGE(*sizes, aggre=flags.aggre, **dropout)
 
 

@@ -22,9 +22,14 @@ DATA_ROOT = PROJECT / "data"
 REAL_GRAPHS = ("cora", "citeseer", "tolokers")
 
 
+def dataset_name(graph: str) -> str:
+    """What Betty calls a graph: the path of a real one in ``$GRAPHS``, or the name of a synthetic one."""
+    return str(GRAPHS.resolve() / f"{graph}.npz") if graph in REAL_GRAPHS else graph
+
+
 def load_graph(name: str) -> Dataset:
     """A real graph from ``$GRAPHS``, or a synthetic one."""
-    return load_dataset(str(GRAPHS / f"{name}.npz") if name in REAL_GRAPHS else name, DATA_ROOT)
+    return load_dataset(dataset_name(name), DATA_ROOT)
 
 
 def median_seconds(work: Callable[[], object], repetitions: int = 5) -> float:

@@ -1,18 +1,20 @@
 """The accumulated gradient is the full batch's, and so is the training."""
 
 import copy
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from betty import Block, FullBatch, GraphSAGE, dropout_key
+from betty import GAT, Block, FullBatch, GraphSAGE, dropout_key
 from betty.device_loader import DeviceLoader
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
 from betty.mini_batch_train.trainer import MiniBatchTrainer
-from betty.models import AGGREGATORS
+from betty.models import AGGREGATORS, LayeredModel
 from tests.full_batches import FixedFullBatches
 from tests.random_blocks import random_full_batch
 
@@ -25,6 +27,19 @@ def double_model(aggre: str, num_layers: int, dropout: float, dropout_mode: str 
     return GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, num_layers, aggre, dropout, dropout_mode).double()
 
 
+def double_gat(num_layers: int, dropout: float, num_hidden: int) -> GAT:
+    """Three heads, attention dropout where there is dropout, and a residual connection."""
+    torch.manual_seed(0)
+    return GAT(NUM_FEATURES, num_hidden, NUM_CLASSES, num_layers, 3, dropout, dropout, residual=True).double()
+
+
+MODELS: dict[str, Callable[[int, float], LayeredModel]] = {
+    **{aggre: partial(double_model, aggre) for aggre in AGGREGATORS},
+    "GAT that sums first": partial(double_gat, num_hidden=5),
+    "GAT that projects first": partial(double_gat, num_hidden=1),
+}
+
+
 def random_nodes(full_batch: FullBatch, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     num_nodes = int(full_batch.input_ids.max()) + 1
     generator = torch.Generator().manual_seed(1)
@@ -32,7 +47,7 @@ def random_nodes(full_batch: FullBatch, dtype: torch.dtype) -> tuple[torch.Tenso
     return features, torch.randint(0, NUM_CLASSES, (num_nodes,), generator=generator)
 
 
-def gradient_errors(model: GraphSAGE, full_batch: FullBatch, method: str, num_parts: int) -> dict[str, float]:
+def gradient_errors(model: LayeredModel, full_batch: FullBatch, method: str, num_parts: int) -> dict[str, float]:
     """By how much the accumulated gradients and the loss differ from those of the full batch in one piece."""
     features, labels = random_nodes(full_batch, torch.float64)
     whole = copy.deepcopy(model)
@@ -56,16 +71,21 @@ def gradient_errors(model: GraphSAGE, full_batch: FullBatch, method: str, num_pa
 @pytest.mark.parametrize("num_parts", [1, 2, 7, 16])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("aggre", AGGREGATORS)
-def test_accumulated_gradient_is_the_full_batchs(aggre: str, dropout: float, method: str, num_parts: int) -> None:
+@pytest.mark.parametrize("make_model", MODELS.values(), ids=MODELS.keys())
+def test_accumulated_gradient_is_the_full_batchs(
+    make_model: Callable[[int, float], LayeredModel], dropout: float, method: str, num_parts: int
+) -> None:
     full_batch = random_full_batch([120, 60, 30], 6, seed=num_parts)
-    errors = gradient_errors(double_model(aggre, 2, dropout), full_batch, method, num_parts)
+    errors = gradient_errors(make_model(2, dropout), full_batch, method, num_parts)
     assert max(errors.values()) <= 1e-10, errors
 
 
-def test_accumulated_gradient_is_the_full_batchs_through_three_layers_of_dropout() -> None:
+@pytest.mark.parametrize("make_model", MODELS.values(), ids=MODELS.keys())
+def test_accumulated_gradient_is_the_full_batchs_through_three_layers_of_dropout(
+    make_model: Callable[[int, float], LayeredModel],
+) -> None:
     full_batch = random_full_batch([200, 120, 60, 30], 6, seed=0)
-    errors = gradient_errors(double_model("mean", 3, 0.5), full_batch, "REG", 7)
+    errors = gradient_errors(make_model(3, 0.5), full_batch, "REG", 7)
     assert max(errors.values()) <= 1e-10, errors
 
 

@@ -30,6 +30,8 @@ class GAT(LayeredModel):
         dropout: probability in ``[0, 1)``.
         attention_dropout: probability in ``[0, 1)`` of an edge to be left out by a head, in every layer.
         dropout_mode: ``"exact"`` or ``"torch"``, see :class:`~betty.models.LayeredModel`.
+        residual: whether every layer but the input layer adds to its result what goes into it, the last one (also where
+            it is the only one) after a projection to all heads' classes unless it is as wide.
 
     Raises:
         BettyError: a number is out of range, or there is no such mode.
@@ -45,17 +47,19 @@ class GAT(LayeredModel):
         dropout: float = 0.5,
         attention_dropout: float = 0.0,
         dropout_mode: str = "exact",
+        residual: bool = False,
     ) -> None:
         settings = {"num_heads": num_heads, "attn_drop": attention_dropout, "dropout_mode": dropout_mode}
         super().__init__(
-            lambda in_feats, _: _ConcatenatedHeads(in_feats, num_hidden, **settings),
+            lambda in_feats, _: _ConcatenatedHeads(in_feats, num_hidden, residual=residual, **settings),
             in_feats,
             num_hidden * num_heads,
             num_classes,
             num_layers,
             dropout,
             dropout_mode,
-            make_last_layer=partial(_AveragedHeads, **settings),
+            make_first_layer=lambda in_feats, _: _ConcatenatedHeads(in_feats, num_hidden, **settings),
+            make_last_layer=partial(_AveragedHeads, residual=residual, **settings),
             activation=elu,
         )
 

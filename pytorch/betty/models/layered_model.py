@@ -26,7 +26,8 @@ class LayeredModel(nn.Module):
         dropout: probability in ``[0, 1)``.
         dropout_mode: ``"exact"`` for masks that depend on the node, the same in every micro-batch inside of
             :func:`betty.dropout_key` and new ones in every call outside of it; ``"torch"`` for PyTorch's dropout.
-        make_last_layer: makes the last layer, where that is of another kind.
+        make_first_layer: makes the input layer, where that is of another kind.
+        make_last_layer: makes the last layer, where that is of another kind; a single layer is the last one.
         activation: of what all layers but the last return.
 
     Attributes:
@@ -47,6 +48,7 @@ class LayeredModel(nn.Module):
         num_layers: int,
         dropout: float,
         dropout_mode: str = "exact",
+        make_first_layer: Callable[[int, int], nn.Module] | None = None,
         make_last_layer: Callable[[int, int], nn.Module] | None = None,
         activation: Callable[[Tensor], Tensor] = relu,
     ) -> None:
@@ -54,7 +56,9 @@ class LayeredModel(nn.Module):
         if num_layers < 1:
             raise BettyError(f"a model has at least 1 layer, not {num_layers}")
         self.widths = (in_feats, *[num_hidden] * (num_layers - 1), num_classes)
-        makers = [make_layer] * (num_layers - 1) + [make_last_layer or make_layer]
+        makers = [make_layer] * num_layers
+        makers[0] = make_first_layer or make_layer
+        makers[-1] = make_last_layer or make_layer
         widths = itertools.pairwise(self.widths)
         self.layers = nn.ModuleList(make(*pair) for make, pair in zip(makers, widths, strict=True))
         self.activation = activation
