@@ -115,6 +115,10 @@ class Tape:
         """A tensor that comes and goes."""
         self.free(self.allocate(kind, *shape, dtype=dtype))
 
+    def add_gradient(self, *shape: int) -> None:
+        """The gradient of a parameter, which is alive until the backward has ended."""
+        self.allocate("gradients", *shape)
+
     def replace_gradient(self, *shape: int) -> None:
         """Compute a gradient of this shape from the present one, which goes then."""
         before = self.gradient

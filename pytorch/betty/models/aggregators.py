@@ -18,7 +18,7 @@ from betty.memory.tape import Held, Tape
 from betty.models.linear import Linear
 from betty.models.lstm_aggregation import last_lstm_states, lstm_memory
 from betty.models.neighbour_maximum import max_neighbours, maximum_memory
-from betty.models.neighbour_reduction import destination_rows, sum_memory, sum_neighbours
+from betty.models.neighbour_reduction import destination_rows, destination_rows_memory, sum_memory, sum_neighbours
 
 
 class Aggregator(ABC):
@@ -123,7 +123,8 @@ class GCN(Aggregator):
                 yield result
             # The gradient of the destinations' own features is that of the sum.
             of_own = tape.share(tape.gradient) if needs_gradient else None
-        tape.free(of_own)
+            of_own = destination_rows_memory(tape, of_own, block.num_dst)
+        tape.free(*of_own)
 
 
 @contextmanager

@@ -81,7 +81,8 @@ def attend_memory(
         tape.gradient = tape.allocate("backward", block.num_src, num_heads, channels)
         of_attention = tape.allocate("backward", block.num_edges, num_heads)
         with tape.temporary("backward", block.num_edges), tape.temporary("backward", block.num_dst, channels):
-            _edge_dots_memory(tape, block, dtype)
+            with tape.temporary("backward", block.num_edges, dtype=dtype):
+                _edge_dots_memory(tape, block)
             with tape.temporary("backward", block.num_edges):
                 tape.touch("backward", block.num_src, channels)
     tape.waiting.append(of_attention)
@@ -111,21 +112,21 @@ def attend_and_project_memory(
         tape.gradient = tape.allocate("backward", block.num_src, in_channels) if needs_gradient else None
         of_attention = tape.allocate("backward", block.num_edges, num_heads)
         with tape.temporary("backward", block.num_edges):
-            with tape.temporary("gradients", num_heads * out_channels, in_channels):
-                with tape.temporary("backward", block.num_dst, in_channels):
-                    _edge_dots_memory(tape, block, dtype)
-                if needs_gradient:
-                    columns = min(PIECE_COLUMNS, in_channels)
-                    with tape.temporary("backward", block.num_edges):
-                        tape.touch("backward", block.num_dst + block.num_src, columns)
+            tape.add_gradient(num_heads * out_channels, in_channels)
+            with tape.temporary("backward", block.num_dst, in_channels):
+                _edge_dots_memory(tape, block)
+            if needs_gradient:
+                columns = min(PIECE_COLUMNS, in_channels)
+                with tape.temporary("backward", block.num_edges):
+                    tape.touch("backward", block.num_dst + block.num_src, columns)
     tape.waiting.append(of_attention)
     tape.free(before, *saved)
 
 
-def _edge_dots_memory(tape: Tape, block: Block, dtype: torch.dtype) -> None:
-    """What :func:`_edge_dots` takes."""
+def _edge_dots_memory(tape: Tape, block: Block) -> None:
+    """What :func:`_edge_dots` takes; PyTorch copies the lists to int64."""
     with tape.temporary("backward", 2 * block.num_edges, dtype=torch.promote_types(tape.dtype, torch.float32)):
-        tape.touch("backward", block.num_edges + block.num_dst, dtype=dtype)
+        tape.touch("backward", block.num_edges + block.num_dst, dtype=torch.int64)
 
 
 def _edges_memory(tape: Tape, block: Block, dtype: torch.dtype) -> list[Held]:

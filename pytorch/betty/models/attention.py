@@ -40,7 +40,7 @@ def score_nodes_memory(
     tape.save(x)
     yield tape.allocate("aggregator", num_nodes, num_vectors)
     of_scores = tape.waiting.pop()
-    tape.touch("gradients", num_vectors, channels)
+    tape.touch("backward", num_vectors, channels)
     tape.free(of_scores, x)
 
 

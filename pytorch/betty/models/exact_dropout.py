@@ -255,7 +255,8 @@ def _drop_memory(tape: Tape, kind: str, num_rows: int, channels: int) -> Held:
         tape.touch(kind, max(num_rows, 2 * min(num_rows, elements)), dtype=torch.int64)
         result = tape.allocate(kind, num_rows, channels)
         rows = min(num_rows, _chunk_rows(elements, channels))
-        with tape.temporary(kind, 2, rows, channels, dtype=torch.int32):
+        # Two of numbers that are hashed, one of those that PyTorch compares before it converts them.
+        with tape.temporary(kind, 3, rows, channels, dtype=torch.int32):
             tape.touch(kind, rows, channels)
     return result
 

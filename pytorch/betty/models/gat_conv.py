@@ -155,7 +155,9 @@ class GATConv(nn.Module):
         width = self.num_heads * self.out_feats
         with ExitStack() as steps:
             x = self._dropped_memory(steps, tape, block, x)
-            residual = tape.allocate("hidden", block.num_dst * (self.res_fc is not None), width)
+            residual = steps.enter_context(self._residual_memory(tape, block, x, needs_gradient))
+            # The weight's gradient from the scores is added to the one from the projections.
+            steps.callback(tape.touch, "gradients", 2, width, self.in_feats)
             scores = steps.enter_context(
                 score_nodes_memory(tape, x, block.num_src, self.in_feats, 2 * self.num_heads, needs_gradient)
             )
@@ -177,7 +179,23 @@ class GATConv(nn.Module):
                 )
             tape.free(scores, attention, residual, x)
             yield result
-            tape.touch("gradients", width)
+            tape.add_gradient(width)
+            of_result = tape.share(tape.gradient) if self.residual else None
+        tape.free(of_result)
+
+    @contextmanager
+    def _residual_memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held | None]:
+        if not self.residual:
+            yield None
+            return
+        tape.save(x)
+        projected = self.res_fc is not None
+        yield tape.allocate("hidden", block.num_dst * projected, self.num_heads * self.out_feats)
+        with tape.temporary("backward", block.num_dst * (projected and needs_gradient), self.in_feats):
+            tape.add_gradient(projected * self.num_heads * self.out_feats, self.in_feats)
+            # The gradient of a slice is as large as what it was cut from.
+            tape.touch("backward", block.num_src * needs_gradient, self.in_feats)
+        tape.free(x)
 
     def _dropped_memory(self, steps: ExitStack, tape: Tape, block: Block, x: Held) -> Held:
         if not tape.trains or self.feat_drop.probability == 0:

@@ -83,6 +83,6 @@ def linear_memory(
     yield result
     before = tape.gradient
     tape.gradient = tape.allocate("backward", num_rows, in_features) if needs_gradient else None
-    with tape.temporary("gradients", out_features, in_features):
-        tape.touch("gradients", out_features * has_bias)
+    tape.add_gradient(out_features, in_features)
+    tape.add_gradient(out_features * has_bias)
     tape.free(before, x)

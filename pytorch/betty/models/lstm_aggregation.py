@@ -128,7 +128,7 @@ def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient
         before = tape.gradient
         needs_rows = needs_gradient or _projects_sources(block)
         of_x = tape.allocate("backward", block.num_src, width, dtype=dtype) if needs_rows else None
-        parameters = tape.allocate("gradients", 4 * num_inputs * channels, channels, dtype=dtype)
+        of_scaled = tape.allocate("gradients", 4 * num_inputs * channels, channels, dtype=dtype)
         with tape.temporary("backward", 4 * num_inputs * channels, channels, dtype=dtype):
             with tape.temporary("backward", num_sequences, channels, dtype=dtype):
                 tape.touch("backward", _EDGE_CHANNELS * num_edges + num_sequences, channels, dtype=dtype)
@@ -136,8 +136,8 @@ def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient
                 tape.touch("backward", (4 + 2 * num_inputs) * num_edges + products, channels, dtype=dtype)
         tape.gradient = of_x
         tape.free(before, *saved)
-        tape.touch("gradients", 4 * channels, channels, dtype=dtype)
-        tape.free(parameters)
+        tape.add_gradient(4 * num_inputs * channels, channels)
+        tape.free(of_scaled)
 
 
 def _logistic_parameters(lstm: nn.LSTM, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -89,8 +89,7 @@ class MaximumByBags(torch.autograd.Function):
             result = tape.allocate("aggregator", *size)
             winners = tape.allocate("aggregator", *size, dtype=dtype)
         yield result
-        tape.replace_gradient(*size)
-        with tape.temporary("backward", *size, dtype=torch.int64):
+        with tape.temporary("backward", *size), tape.temporary("backward", *size, dtype=torch.int64):
             tape.replace_gradient(block.num_src, channels)
         tape.free(winners, *lists)
 

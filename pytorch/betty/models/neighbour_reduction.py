@@ -96,6 +96,17 @@ def destination_rows(block: Block, x: Tensor) -> Tensor:
     return _DestinationRows.apply(x, block.num_dst)
 
 
+def destination_rows_memory(tape: Tape, gradient: Held | None, num_dst: int) -> tuple[Held, ...]:
+    """What the backward of :func:`destination_rows` holds until the neighbours' gradient is there to be added to.
+
+    Args:
+        tape: to be played on.
+        gradient: of the rows, held from here on; ``None`` where none is needed.
+        num_dst: how many there are.
+    """
+    return () if gradient is None else (gradient, tape.allocate("backward", num_dst, dtype=torch.int64))
+
+
 def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Tensor]:
     """Turn the lists of sources per destination into lists of destinations per source.
 

@@ -9,7 +9,7 @@ from betty.blocks import Block
 from betty.memory.tape import Held, Tape
 from betty.models.aggregators import make_aggregator
 from betty.models.linear import Linear
-from betty.models.neighbour_reduction import destination_rows
+from betty.models.neighbour_reduction import destination_rows, destination_rows_memory
 
 
 class SAGEConv(nn.Module):
@@ -79,15 +79,15 @@ class SAGEConv(nn.Module):
                 result = tape.allocate("hidden", block.num_dst, self.out_feats)
                 tape.free(neighbours)
                 yield result
-                tape.touch("gradients", self.out_feats)
+                tape.add_gradient(self.out_feats)
                 return
             with self.fc_self.memory(tape, x, block.num_dst, needs_gradient) as result:
                 tape.free(neighbours)
                 yield result
                 of_neighbours = tape.share(tape.gradient)
-            of_self, tape.gradient = tape.gradient, of_neighbours
-        # Both paths meet at the input, whose gradient takes up the one of the destinations in place.
-        tape.free(of_self)
+            of_self = destination_rows_memory(tape, tape.gradient, block.num_dst)
+            tape.gradient = of_neighbours
+        tape.free(*of_self)
 
     @contextmanager
     def _neighbours_memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
