@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import torch
 
 from betty import BettyError, Block
 from betty.evaluation import RowCutter, Scores, accuracy, evaluate, layerwise_inference, roc_auc
-from betty.models import AGGREGATORS, MLP, GraphSAGE
+from betty.models import AGGREGATORS, GAT, MLP, GraphSAGE
 from tests.random_blocks import random_block
 
 NUM_NODES = 60
@@ -80,6 +82,97 @@ def test_batches_keep_to_their_bounds_but_for_a_hub_alone(graph, x):
     assert torch.cat([block.dst_ids for block in model.seen]).tolist() == 2 * list(range(NUM_NODES))
 
 
+def bytes_of(layer_index: int, block: Block) -> int:
+    """An estimate that is large enough to tell layers, edges and both kinds of nodes apart."""
+    return (layer_index + 1) * (100 * block.num_src + 7 * block.num_edges + 40 * block.num_dst)
+
+
+SMALLEST_BUDGET = bytes_of(1, Block(torch.tensor([0, NUM_NODES]), torch.empty(NUM_NODES), torch.empty(NUM_NODES)))
+"""What the hub, which has all nodes for neighbours, takes in the second layer."""
+
+
+@pytest.mark.parametrize("budget", [SMALLEST_BUDGET, 2 * SMALLEST_BUDGET, 1 << 40])
+@pytest.mark.parametrize("name", [*AGGREGATORS, "gat"])
+def test_logits_do_not_depend_on_the_memory_budget(graph, x, name, budget):
+    model = GAT(5, 8, 3, num_layers=2) if name == "gat" else GraphSAGE(5, 8, 3, num_layers=2, aggre=name)
+    model = model.double()
+    arguments = (model, graph.indptr, graph.indices, x, "cpu")
+    logits = layerwise_inference(*arguments, memory_budget=budget, estimate=bytes_of)
+    torch.testing.assert_close(logits, layerwise_inference(*arguments), rtol=1e-6, atol=1e-6)
+
+
+def test_batches_keep_to_the_memory_budget(graph, x):
+    model = Recorder()
+    costs = []
+
+    def estimate(layer_index: int, block: Block) -> int:
+        costs.append(bytes_of(layer_index, block))
+        return costs[-1]
+
+    arguments = (model, graph.indptr, graph.indices, x, "cpu", 1024, 64)
+    layerwise_inference(*arguments, memory_budget=SMALLEST_BUDGET, estimate=estimate)
+    nodes = torch.cat([block.dst_ids for block in model.seen])
+    assert nodes.tolist() == 2 * list(range(NUM_NODES))
+    first_layer, *second_layer = model.seen
+    assert first_layer.num_dst == NUM_NODES
+    assert max(bytes_of(0, first_layer), *[bytes_of(1, block) for block in second_layer]) <= SMALLEST_BUDGET
+    # Remembered: in the bounds' halvings from 1024 to one, and not in every batch again.
+    assert 2 <= sum(cost > SMALLEST_BUDGET for cost in costs) <= 10
+
+
+def test_a_hub_does_not_leave_batches_of_single_nodes_behind(x):
+    degrees = torch.tensor([59] + 59 * [1])
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    indices = torch.cat([torch.arange(1, 60), torch.arange(59)]).int()
+    model = Recorder()
+    arguments = (model, indptr, indices, x, "cpu", 64, 64)
+    layerwise_inference(*arguments, memory_budget=59, estimate=lambda layer_index, block: block.num_edges)
+    assert [block.num_dst for block in model.seen] == 2 * [1, 32, 27]
+
+
+def test_a_budget_that_is_too_small_is_refused_with_the_smallest_that_would_do(graph, x):
+    model = Recorder()
+    arguments = (model, graph.indptr, graph.indices, x, "cpu")
+    with pytest.raises(BettyError, match=r"^node 59 with all its 60 neighbours .* in layer 1, .*$") as caught:
+        layerwise_inference(*arguments, memory_budget=SMALLEST_BUDGET - 1, estimate=bytes_of)
+    assert model.seen == []
+    needed = re.search(r"needs ([\d,]+) bytes", str(caught.value)).group(1)
+    assert int(needed.replace(",", "")) == SMALLEST_BUDGET
+    layerwise_inference(*arguments, memory_budget=SMALLEST_BUDGET, estimate=bytes_of)
+
+
+def test_a_single_node_above_the_budget_is_refused_where_it_is_met(graph, x):
+    """Of nodes with as many edges the one with more distinct sources takes more."""
+    indptr, indices = torch.tensor([0, 3, 5, 5, 5]), torch.tensor([1, 1, 1, 2, 3])
+    model = GraphSAGE(5, 8, 3, num_layers=1)
+    with pytest.raises(BettyError, match=r"^node 1 with all its 2 neighbours takes 3 bytes"):
+        layerwise_inference(
+            model, indptr, indices, x[:4], "cpu", memory_budget=2, estimate=lambda layer_index, block: block.num_src
+        )
+
+
+def test_an_empty_graph_has_no_logits():
+    model, none = GraphSAGE(5, 8, 3, num_layers=2), torch.empty(0, dtype=torch.int64)
+    logits = layerwise_inference(
+        model, torch.zeros(1, dtype=torch.int64), none, torch.empty(0, 5), "cpu", memory_budget=1, estimate=bytes_of
+    )
+    assert logits.shape == (0, 3)
+
+
+def test_nothing_of_a_batch_is_left_when_the_next_one_comes(graph, x):
+    outputs = []
+
+    class Watched(GraphSAGE):
+        def layer_forward(self, layer_index: int, block: Block, h: torch.Tensor) -> torch.Tensor:
+            assert [reference() for reference in outputs if reference() is not None] == []
+            result = super().layer_forward(layer_index, block, h)
+            outputs.extend([weakref.ref(h), weakref.ref(result), weakref.ref(block)])
+            return result
+
+    layerwise_inference(Watched(5, 8, 3, num_layers=2), graph.indptr, graph.indices, x, "cpu", max_nodes=10)
+    assert len(outputs) >= 3 * 2 * 6
+
+
 def test_cut_blocks_hold_the_rows_with_every_source_once(graph):
     cutter = RowCutter(graph.indptr, graph.indices)
     for start, stop in [(0, 9), (50, 60), (3, 4), (0, 60)]:
@@ -118,6 +211,8 @@ def test_input_that_does_not_fit_is_refused(graph, x):
         layerwise_inference(model, graph.indptr, graph.indices, x[:59], "cpu")
     with pytest.raises(BettyError, match="at least 1"):
         layerwise_inference(model, graph.indptr, graph.indices, x, "cpu", max_nodes=0)
+    with pytest.raises(BettyError, match="estimate"):
+        layerwise_inference(model, graph.indptr, graph.indices, x, "cpu", memory_budget=1 << 30)
 
 
 LOGITS = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7], [0.5, 0.4]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
@@ -91,7 +91,7 @@ class DeviceLoader:
 
 def one_ahead(
     load: Callable[[Job], Result], jobs: Iterable[Job], receive: Callable[[Result], Result] = lambda result: result
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yield ``load(job)`` for every job, the next one being loaded in a background thread.
 
     A caller that lets each result go when it asks for the next one never has more than two alive, the one in its

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,10 @@ class Scores:
     test_acc: float | None
 
 
+BlockEstimate = Callable[[int, Block], int]
+"""Bytes on the device that computing a layer on a block takes: ``estimate(layer_index, block)``."""
+
+
 @torch.no_grad()
 def layerwise_inference(
     model: LayeredModel,
@@ -41,6 +46,8 @@ def layerwise_inference(
     device: torch.device | str,
     max_edges: int = 1 << 19,
     max_nodes: int = 1 << 17,
+    memory_budget: int | None = None,
+    estimate: BlockEstimate | None = None,
 ) -> Tensor:
     """Compute the logits of all nodes, one layer after the other.
 
@@ -56,31 +63,84 @@ def layerwise_inference(
         device: where the model computes.
         max_edges: of a batch; a node with more of them gets a batch of its own.
         max_nodes: destination nodes of a batch.
+        memory_budget: bytes on the device; both bounds are lowered in the layers where a batch takes more.
+        estimate: what a batch takes; a budget needs it.
 
     Returns:
         float32 ``[num_nodes, num_classes]``, in host memory.
 
     Raises:
-        BettyError: the features do not fit the graph, or a bound is below 1.
+        BettyError: the features do not fit the graph, a bound is below 1, a budget comes without an estimate, or a
+            single node does not fit the budget.
     """
     num_nodes = indptr.numel() - 1
     if features.shape[0] != num_nodes:
         raise BettyError(f"features of {features.shape[0]} nodes for a graph of {num_nodes}")
+    if max_edges < 1 or max_nodes < 1:
+        raise BettyError(f"a batch of at most {max_edges} edges and {max_nodes} nodes; both have to be at least 1")
+    if memory_budget is not None and estimate is None:
+        raise BettyError("a memory budget for evaluation needs an estimate of what a batch takes; give both")
     dtype = next(model.parameters()).dtype
-    batches = list(_row_batches(indptr, max_edges, max_nodes))
+    budget = _Budget(math.inf, _no_bytes) if memory_budget is None else _Budget(memory_budget, estimate)
     cutter = RowCutter(indptr, indices)
+    _require_room_for_the_largest_node(cutter, indptr, model.num_layers, budget)
     states = features
     progress = progress_bar(description="evaluating", total=model.num_layers * num_nodes, unit=" nodes")
     with _evaluation_mode(model), progress:
         for layer_index in range(model.num_layers):
             next_states = torch.empty(num_nodes, model.widths[layer_index + 1], dtype=dtype)
-            for start, stop in batches:
-                block = cutter.cut(start, stop)
-                h = states.index_select(0, block.src_ids).to(device, dtype)
-                next_states[start:stop].copy_(model.layer_forward(layer_index, block.to(device), h))
-                progress.update(stop - start)
+            for start, block in _row_blocks(cutter, indptr, max_edges, max_nodes, partial(budget.fits, layer_index)):
+                # Written by a call of its own, after which nothing of this batch is left when the next one comes.
+                _compute_rows(model, layer_index, block, states, next_states[start : start + block.num_dst], device)
+                progress.update(block.num_dst)
             states = next_states
     return states.float()
+
+
+def _compute_rows(
+    model: LayeredModel, layer_index: int, block: Block, states: Tensor, out: Tensor, device: torch.device | str
+) -> None:
+    h = states.index_select(0, block.src_ids).to(out.dtype).to(device)
+    out.copy_(model.layer_forward(layer_index, block.to(device), h))
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """Bytes that a batch may take on the device."""
+
+    limit: float
+    estimate: BlockEstimate
+
+    def fits(self, layer_index: int, block: Block) -> bool:
+        """Whether a layer may be computed on a block.
+
+        Raises:
+            BettyError: it may not, and the block has a single destination.
+        """
+        cost = self.estimate(layer_index, block)
+        if cost > self.limit and block.num_dst == 1:
+            raise BettyError(
+                f"node {int(block.dst_ids)} with all its {block.num_edges} neighbours takes {cost:,} bytes in layer "
+                f"{layer_index}, above the memory budget of {self.limit:,}; evaluation needs {cost:,} bytes at least"
+            )
+        return cost <= self.limit
+
+
+def _no_bytes(layer_index: int, block: Block) -> int:
+    return 0
+
+
+def _require_room_for_the_largest_node(cutter: RowCutter, indptr: Tensor, num_layers: int, budget: _Budget) -> None:
+    """Refuse, before anything is computed, a budget that the node with the most neighbours does not fit in.
+
+    Raises:
+        BettyError: naming the smallest budget that would do, that of the layer which takes the most.
+    """
+    if indptr.numel() == 1:
+        return
+    hub = int(indptr.diff().argmax())
+    block = cutter.cut(hub, hub + 1)
+    budget.fits(max(range(num_layers), key=lambda layer_index: budget.estimate(layer_index, block)), block)
 
 
 class RowCutter:
@@ -115,17 +175,32 @@ class RowCutter:
         return Block(indptr - indptr[0], self._local_ids.index_select(0, neighbours), src_ids)
 
 
-def _row_batches(indptr: Tensor, max_edges: int, max_nodes: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges ``(start, stop)`` of nodes within both bounds, but for single nodes of more edges."""
-    if max_edges < 1 or max_nodes < 1:
-        raise BettyError(f"a batch of at most {max_edges} edges and {max_nodes} nodes; both have to be at least 1")
+def _row_blocks(
+    cutter: RowCutter, indptr: Tensor, max_edges: int, max_nodes: int, fits: Callable[[Block], bool]
+) -> Iterator[tuple[int, Block]]:
+    """Blocks of consecutive nodes, each with its first node, which cover all nodes.
+
+    They are within both bounds, but for single nodes of more edges. Where a block does not fit, both bounds are
+    halved until it does, and stay so for those that follow: a hub, which takes the room of many nodes, then does not
+    leave batches of single nodes behind.
+    """
     num_nodes = indptr.numel() - 1
     start = 0
     while start < num_nodes:
-        within_edges = int(torch.searchsorted(indptr, indptr[start] + max_edges, right=True)) - 1
-        stop = min(max(within_edges, start + 1), start + max_nodes)
-        yield start, stop
-        start = stop
+        block = cutter.cut(start, _stop_within(indptr, start, max_edges, max_nodes))
+        while not fits(block):
+            max_edges, max_nodes = max(1, max_edges // 2), max(1, max_nodes // 2)
+            stop = _stop_within(indptr, start, max_edges, max_nodes)
+            if stop < start + block.num_dst:
+                block = cutter.cut(start, stop)
+        yield start, block
+        start += block.num_dst
+
+
+def _stop_within(indptr: Tensor, start: int, max_edges: int, max_nodes: int) -> int:
+    """Where a batch from ``start`` has to end for both bounds; after one node at least."""
+    within_edges = int(torch.searchsorted(indptr, indptr[start] + max_edges, right=True)) - 1
+    return min(max(within_edges, start + 1), start + max_nodes)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from betty import BettyError, Block, FullBatch
 from betty.dgl_compat import dgl
 from betty.full_batch.sampling import sample_full_batch
 from betty.micro_batch_train import graph_partitioner, output_graphs
-from betty.micro_batch_train.graph_partitioner import METHODS, partition, re_partition
+from betty.micro_batch_train.graph_partitioner import METHODS, halves, partition, re_partition
 from betty.micro_batch_train.metis import minimum_cut
 from betty.micro_batch_train.output_graphs import induced_graph, redundancy_graph
 from betty.micro_batch_train.redundancy import input_nodes, redundancy
@@ -279,16 +279,22 @@ def test_re_partition_splits_the_part_with_most_input_nodes_each_time(method):
         after = re_partition(full_batch, parts, times, method)
         divisible = [index for index, part in enumerate(before) if part.numel() > 1]
         largest = max(divisible, key=lambda index, parts=before: brute_force_input_nodes(full_batch, parts[index]))
-        halves = after[largest : largest + 2]
+        split = after[largest : largest + 2]
         assert as_sets(after[:largest] + after[largest + 2 :]) == as_sets(before[:largest] + before[largest + 1 :])
-        assert sorted(torch.cat(halves).tolist()) == before[largest].tolist()
-        assert all((half.diff() > 0).all() for half in halves)
+        assert sorted(torch.cat(split).tolist()) == before[largest].tolist()
+        assert all((half.diff() > 0).all() for half in split)
 
 
 def test_re_partition_cuts_the_part_along_its_own_structure():
     full_batch = clique_pair(10)
-    halves = re_partition(full_batch, [torch.arange(20)], 1, "REG")
-    assert as_sets(halves) == {frozenset(range(0, 20, 2)), frozenset(range(1, 20, 2))}
+    split = re_partition(full_batch, [torch.arange(20)], 1, "REG")
+    assert as_sets(split) == {frozenset(range(0, 20, 2)), frozenset(range(1, 20, 2))}
+
+
+def test_halves_are_two_also_where_the_method_leaves_one_empty(monkeypatch):
+    monkeypatch.setitem(METHODS, "all in one", lambda full_batch, num_parts, seed: torch.zeros(5, dtype=torch.int64))
+    split = halves(FULL_BATCHES["random"], torch.tensor([2, 3, 5, 7, 11]), "all in one")
+    assert [half.tolist() for half in split] == [[2, 3, 5], [7, 11]]
 
 
 def test_re_partition_passes_over_a_part_of_one_output():

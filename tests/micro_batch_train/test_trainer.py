@@ -10,7 +10,6 @@ from torch.nn.functional import cross_entropy
 
 from betty import GAT, Block, FullBatch, GraphSAGE, dropout_key
 from betty.device_loader import DeviceLoader
-from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
 from betty.mini_batch_train.trainer import MiniBatchTrainer
@@ -57,9 +56,8 @@ def gradient_errors(model: LayeredModel, full_batch: FullBatch, method: str, num
     loss.backward()
 
     parts = partition(full_batch, num_parts, method, seed=0)
-    loader = MicroBatchLoader(full_batch, parts, DeviceLoader(features, labels, CPU))
     with dropout_key(model, 5):
-        step = accumulate_gradients(model, loader, full_batch.output_ids.numel())
+        step = accumulate_gradients(model, full_batch, parts, DeviceLoader(features, labels, CPU))
 
     assert len(step.batches) == len(parts)
     errors = {"loss": abs(step.loss / loss.item() - 1)}
@@ -202,4 +200,5 @@ def test_each_full_batch_of_an_epoch_makes_one_step() -> None:
 
 def test_re_partitioning_adds_a_micro_batch_each_time() -> None:
     full_batch = random_full_batch([200, 100, 40], 5, seed=0)
-    assert len(Partitioning("range", 4, 3, "random").parts(full_batch, seed=0)) == 7
+    model = GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, 2)
+    assert len(Partitioning("range", 4, 3, "random").parts(full_batch, model, seed=0)) == 7

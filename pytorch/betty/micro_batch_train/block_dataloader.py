@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -70,13 +70,21 @@ class MicroBatchLoader:
         return len(self._parts)
 
     def __iter__(self) -> Iterator[LoadedBatch]:
+        return self.load(self._parts)
+
+    def load(self, parts: Iterable[Tensor]) -> Generator[LoadedBatch, None, None]:
+        """The same loop over other parts, which need not hold every output node.
+
+        Args:
+            parts: int64 tensors of distinct positions in the full batch's ``output_ids``.
+        """
         cutter = None
 
-        def load(part: Tensor) -> LoadedBatch:
+        def load_part(part: Tensor) -> LoadedBatch:
             nonlocal cutter
             start = time.perf_counter()
             cutter = cutter or MicroBatchCutter(self._full_batch)
             (micro_batch,) = cutter.cut([part])
             return self._device_loader.load(micro_batch, prepare_s=time.perf_counter() - start)
 
-        return one_ahead(load, self._parts, self._device_loader.hand_over)
+        return one_ahead(load_part, parts, self._device_loader.hand_over)

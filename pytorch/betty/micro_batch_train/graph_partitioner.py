@@ -135,11 +135,31 @@ def re_partition(
         if largest is None:
             logger.info("re-partitioned %d of %d times: every micro-batch is down to one output node", done, times)
             break
-        part = parts[largest]
-        (micro_batch,) = MicroBatchCutter(full_batch).cut([part])
-        halves = partition(micro_batch, 2, method, seed)
-        parts[largest : largest + 1] = [part.index_select(0, half) for half in halves]
+        parts[largest : largest + 1] = halves(full_batch, parts[largest], method, seed)
     return parts
+
+
+def halves(full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int = 0) -> list[Tensor]:
+    """Split one part in two.
+
+    Args:
+        full_batch: in host memory.
+        part: int64 ``[num_outputs]``, ascending positions in ``full_batch.output_ids``, two or more.
+        method: partitions the part's micro-batch; a name in :data:`METHODS`, in any case.
+        seed: for the method.
+
+    Returns:
+        Two parts, each ascending and not empty.
+
+    Raises:
+        BettyError: no such method.
+    """
+    (micro_batch,) = MicroBatchCutter(full_batch).cut([part])
+    positions = partition(micro_batch, 2, method, seed)
+    if len(positions) == 1:
+        # The method left one of the two empty.
+        positions = positions[0].chunk(2)
+    return [part.index_select(0, half) for half in positions]
 
 
 def _largest_divisible(full_batch: FullBatch, parts: Sequence[Tensor]) -> int | None:

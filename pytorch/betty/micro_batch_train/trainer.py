@@ -2,30 +2,64 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from betty.blocks import FullBatch
 from betty.device_loader import DeviceLoader, LoadedBatch
+from betty.errors import BettyError
 from betty.full_batch import FullBatchSource
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
-from betty.micro_batch_train.graph_partitioner import partition, re_partition
+from betty.micro_batch_train.graph_partitioner import halves, partition, re_partition
+from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
 from betty.models import dropout_key
 from betty.seeds import derive_seed
 from betty.training import BatchRecord, EpochRecord, PeakOfEpoch, backward_on_share
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True)
+
+class Partitioner(Protocol):
+    """Decides which output nodes go into which micro-batch."""
+
+    def parts(self, full_batch: FullBatch, model: nn.Module, seed: int) -> list[Tensor]:
+        """The parts of a full batch, in the order in which to train on them.
+
+        Args:
+            full_batch: in host memory.
+            model: to be trained on it.
+            seed: the same seed gives the same parts.
+
+        Returns:
+            int64 tensors of positions in ``full_batch.output_ids``: each ascending and not empty, together every
+            position once.
+        """
+        ...
+
+    def leave_more_room(self, num_micro_batches: int) -> None:
+        """Take notice that parts did not fit on the device, for the full batches to come.
+
+        Args:
+            num_micro_batches: into how many the last full batch had to be split in the end, more than its parts.
+        """
+        ...
+
+
+@dataclass
 class Partitioning:
-    """How a full batch is partitioned.
+    """Partitions every full batch into the same number of parts: a :class:`Partitioner` that knows no budget.
 
     Args:
         method: name of a method of :func:`~betty.partition`.
-        num_parts: micro-batches of a full batch.
+        num_parts: micro-batches of a full batch; it grows where they do not fit.
         num_re_partition: how often to split the micro-batch with the most input nodes in two.
         re_partition_method: the method for that.
     """
@@ -35,10 +69,14 @@ class Partitioning:
     num_re_partition: int
     re_partition_method: str
 
-    def parts(self, full_batch: FullBatch, seed: int) -> list[Tensor]:
+    def parts(self, full_batch: FullBatch, model: nn.Module, seed: int) -> list[Tensor]:
         """Positions of the output nodes of every micro-batch."""
         parts = partition(full_batch, self.num_parts, self.method, seed)
         return re_partition(full_batch, parts, self.num_re_partition, self.re_partition_method, seed)
+
+    def leave_more_room(self, num_micro_batches: int) -> None:
+        """Make as many micro-batches of the full batches to come, and one more than so far at least."""
+        self.num_parts = max(self.num_parts + 1, num_micro_batches - self.num_re_partition)
 
 
 @dataclass(frozen=True)
@@ -50,23 +88,97 @@ class StepRecord:
     transfer_s: float
     batches: list[BatchRecord]
 
+    @classmethod
+    def of_all(cls, steps: Sequence[StepRecord]) -> StepRecord:
+        """What several of them are together."""
+        return cls(
+            loss=sum(step.loss for step in steps),
+            split_s=sum(step.split_s for step in steps),
+            transfer_s=sum(step.transfer_s for step in steps),
+            batches=[record for step in steps for record in step.batches],
+        )
 
-def accumulate_gradients(model: nn.Module, micro_batches: Iterable[LoadedBatch], num_outputs: int) -> StepRecord:
+
+def accumulate_gradients(
+    model: nn.Module, full_batch: FullBatch, parts: Sequence[Tensor], device_loader: DeviceLoader
+) -> StepRecord:
     """Add the full batch's gradient to the parameters', one micro-batch at a time.
+
+    A micro-batch that runs out of memory, while it is loaded or trained on, is dropped with all that it left behind,
+    split in two and tried again, as often as it takes. The gradient is the same to rounding: each output node's loss
+    is divided by the number of those of the full batch, however they are split.
 
     Args:
         model: called as ``model(blocks, features)``.
-        micro_batches: all micro-batches of a full batch, on the model's device.
-        num_outputs: output nodes of the full batch.
+        full_batch: in host memory.
+        parts: int64 tensors of positions in ``full_batch.output_ids``, which together hold every position once.
+        device_loader: brings micro-batches to the model's device.
+
+    Returns:
+        What was done; its batches are those that were trained on in the end.
+
+    Raises:
+        BettyError: the parts overlap or leave out output nodes, or a single output node does not fit on the device.
     """
-    loss, split_s, transfer_s, batches = 0.0, 0.0, 0.0, []
-    for loaded in micro_batches:
+    loader = MicroBatchLoader(full_batch, parts, device_loader)
+    device, num_outputs = device_loader.device, full_batch.output_ids.numel()
+    waiting, steps = list(parts), []
+    while waiting:
+        trained = _train_while_memory_lasts(model, loader.load(waiting), num_outputs)
+        steps += trained
+        del waiting[: len(trained)]
+        if waiting:
+            _empty_cache(device)
+            part = waiting.pop(0)
+            remedy = "split in two" if part.numel() > 1 else "tried again alone"
+            number, of = len(steps) + 1, len(steps) + 1 + len(waiting)
+            message = "micro-batch %d of %d, output nodes: %d, ran out of memory on %s: %s"
+            logger.warning(message, number, of, part.numel(), device, remedy)
+            if part.numel() > 1:
+                waiting = halves(full_batch, part) + waiting
+            elif alone := _train_while_memory_lasts(model, loader.load([part]), num_outputs):
+                steps += alone
+            else:
+                raise BettyError(
+                    f"output node {int(full_batch.output_ids[part])} does not fit on {device}, even as a micro-batch "
+                    "of its own; take smaller fan-outs or fewer hidden channels, or free memory there"
+                )
+    return StepRecord.of_all(steps)
+
+
+def _train_while_memory_lasts(
+    model: nn.Module, micro_batches: Generator[LoadedBatch, None, None], num_outputs: int
+) -> list[StepRecord]:
+    """Train on one micro-batch after the other, until there are no more or one runs out of memory.
+
+    Of that one, and of the next that was on its way, nothing is left.
+
+    Returns:
+        One record per micro-batch that was trained on.
+    """
+    steps = []
+    with closing(micro_batches):
+        try:
+            for loaded in micro_batches:
+                steps.append(_train(model, loaded, num_outputs))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            let_go(error)
+    return steps
+
+
+def _train(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -> StepRecord:
+    with all_gradients_or_none(model.parameters()):
         share, record = backward_on_share(model, loaded, num_outputs)
-        loss += share.item()
-        split_s += loaded.prepare_s
-        transfer_s += loaded.transfer_s
-        batches.append(record)
-    return StepRecord(loss, split_s, transfer_s, batches)
+        loss = share.item()
+    return StepRecord(loss, loaded.prepare_s, loaded.transfer_s, [record])
+
+
+def _empty_cache(device: torch.device) -> None:
+    """Give the driver back what PyTorch keeps for later: pieces of it may be too small for what comes."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 class MicroBatchTrainer:
@@ -77,16 +189,16 @@ class MicroBatchTrainer:
 
     Args:
         full_batches: of every epoch.
-        partitioning: how to make micro-batches of them.
+        partitioner: decides on the micro-batches of each, and is told when they did not fit on the device.
         device_loader: brings micro-batches to the device.
         seed: of the partitions and of exact dropout.
     """
 
     def __init__(
-        self, full_batches: FullBatchSource, partitioning: Partitioning, device_loader: DeviceLoader, seed: int
+        self, full_batches: FullBatchSource, partitioner: Partitioner, device_loader: DeviceLoader, seed: int
     ) -> None:
         self._full_batches = full_batches
-        self._partitioning = partitioning
+        self._partitioner = partitioner
         self._device_loader = device_loader
         self._seed = seed
 
@@ -98,16 +210,18 @@ class MicroBatchTrainer:
             start = time.perf_counter()
             full_batch = self._full_batches.load(epoch, batch)
             sampled = time.perf_counter()
-            parts = self._partitioning.parts(full_batch, derive_seed(self._seed, "partition", run, epoch, batch))
+            partition_seed = derive_seed(self._seed, "partition", run, epoch, batch)
+            parts = self._partitioner.parts(full_batch, model, partition_seed)
             partitioned = time.perf_counter()
 
             optimizer.zero_grad(set_to_none=True)
-            num_outputs = full_batch.output_ids.numel()
-            loader = MicroBatchLoader(full_batch, parts, self._device_loader)
             with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, batch)):
-                step = accumulate_gradients(model, loader, num_outputs)
+                step = accumulate_gradients(model, full_batch, parts, self._device_loader)
             optimizer.step()
+            if len(step.batches) > len(parts):
+                self._partitioner.leave_more_room(len(step.batches))
 
+            num_outputs = full_batch.output_ids.numel()
             sample_s += sampled - start
             partition_s += partitioned - sampled
             inputs += full_batch.input_ids.numel()
