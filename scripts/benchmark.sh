@@ -6,6 +6,7 @@
 #   hubs         REG with and without hubs
 #   splitting    splitting into micro-batches against DGL's own functions
 #   kernels      layers against dgl.nn's, exact dropout against PyTorch's (10 minutes)
+#   meter        what measuring peak memory does to the time of a step
 #   large        time and memory of synthetic-products
 #   picture      draws docs/betty.png
 #
@@ -15,7 +16,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-SECTIONS=(accuracy partitions hubs splitting kernels large picture)
+SECTIONS=(accuracy partitions hubs splitting kernels meter large picture)
 [ $# -gt 0 ] && SECTIONS=("$@")
 cd "$PROJECT/scripts/benchmark"
 for section in "${SECTIONS[@]}"; do
