@@ -170,6 +170,7 @@ def test_nothing_of_the_size_of_the_data_is_allocated(blocks: tuple[Block, ...])
         (lambda blocks, x: blocks[0].to_dgl().srcdata and x, "to_dgl"),
         (lambda blocks, x: x @ torch.ones(3, 3), "3"),
         (lambda blocks, x: x.not_there, "not_there"),
+        (lambda blocks, x: nn.LSTM(NUM_FEATURES, NUM_FEATURES)(x[None])[0][0], "aten.mkldnn_rnn_layer"),
     ],
 )
 def test_one_line_names_what_cannot_be_followed(change, operation: str, blocks: tuple[Block, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -22,6 +23,7 @@ from betty.blocks import Block
 from betty.errors import BettyError
 from betty.memory.live_bytes import LiveBytes, storage_bytes
 
+FAKE_TENSOR_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 ADVICE = "give the model a memory method, or choose --num-batch by hand"
 
 
@@ -56,7 +58,8 @@ def dry_run(model: nn.Module, blocks: Sequence[Block], num_features: int) -> Dry
     """Go through forward, loss and backward of a training step with fake tensors, and note what is alive.
 
     Nothing is computed, no data is read and nothing of the size of the data is allocated; it takes some 0.1 ms an
-    operation. What kernels allocate for themselves is not seen. Random numbers and the model stay as they are.
+    operation, and some seconds more the first time. What kernels allocate for themselves is not seen, which matters
+    where an operation sorts. Random numbers and the model stay as they are.
 
     Args:
         model: called as ``model(blocks, x)``, on the device to estimate for; returns logits
@@ -111,7 +114,7 @@ class _FakeBlock(Block):
     """A block that DGL, which reads memory by its address, must not see."""
 
     def to_dgl(self) -> NoReturn:
-        raise BettyError(f"a dry run cannot follow block.to_dgl(), since DGL reads what is in a block; {ADVICE}")
+        raise BettyError("block.to_dgl() is not possible in it, since DGL reads what is in a block")
 
 
 def _fake_block(block: Block, fake_mode: FakeTensorMode, device: torch.device) -> Block:
@@ -124,10 +127,9 @@ def _fake_block(block: Block, fake_mode: FakeTensorMode, device: torch.device) -
 @contextmanager
 def _failures_of(model: nn.Module) -> Iterator[None]:
     """Turn whatever goes wrong in a dry run into one line that says what."""
+    was_disabled, FAKE_TENSOR_LOGGER.disabled = FAKE_TENSOR_LOGGER.disabled, True  # it prints what is raised as well
     try:
         yield
-    except BettyError:
-        raise
     except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
         raise BettyError(
             f"a dry run of {type(model).__name__} cannot follow {error.func}, which needs to know what is in its "
@@ -136,3 +138,5 @@ def _failures_of(model: nn.Module) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BettyError(f"the dry run of {type(model).__name__} failed: {reason}; {ADVICE}") from error
+    finally:
+        FAKE_TENSOR_LOGGER.disabled = was_disabled

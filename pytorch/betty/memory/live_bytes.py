@@ -11,6 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from betty.errors import BettyError
+
+UNKNOWN_WORKSPACES = ("aten.mkldnn_rnn_layer", "aten._cudnn_rnn", "aten.miopen_rnn")
+
 # Autograd writes in place where it made the tensor itself, but not into tensors of a subclass, as fake ones are.
 _IN_PLACE_IN_BACKWARD = {torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default}
 
@@ -23,6 +27,9 @@ class LiveBytes(TorchDispatchMode):
 
     Args:
         known: tensors that were there before and do not count; they must stay alive.
+
+    Raises:
+        BettyError: inside, an operation keeps a workspace of a size that fake tensors do not tell.
 
     Attributes:
         in_backward: whether what is made from now on is made by the backward pass; to be set when that begins.
@@ -41,6 +48,8 @@ class LiveBytes(TorchDispatchMode):
     ) -> Any:
         if self.in_backward:
             operation = _IN_PLACE_IN_BACKWARD.get(operation, operation)
+        if str(operation).rsplit(".", 1)[0] in UNKNOWN_WORKSPACES:
+            raise BettyError(f"the memory that {operation} keeps for the backward pass is known to its kernel only")
         results = operation(*args, **(kwargs or {}))
         for result in tree_leaves(results):
             if isinstance(result, Tensor):

@@ -41,10 +41,12 @@ class PeakMemory:
     On the CPU it is the highest sum of what PyTorch's allocator handed out less what it took back, in bytes as asked
     for: of the thread of the ``with``, the backward passes it starts, and the background work of Betty's loaders and
     of ``betty.split``. Other threads count as far as they run what :func:`counted` returned. Tensors from before the
-    start that are freed inside lower the sum only if an earlier meter saw them allocated. The allocator keeps notes of
-    300 bytes an event until the end, so measure steps or an epoch rather than a whole run.
+    start should not be freed inside, nor should other threads free what was allocated inside: on CUDA the former lower
+    the sum, on the CPU only as far as an earlier meter saw memory allocated at their address (else PyTorch warns of a
+    block of unknown size). Notes of 300 bytes an event are kept until the end: measure steps or an epoch, not a run.
 
-    OVERHEAD
+    Measuring made a mean step on cora take 1.17 times as long (4.3 ms without), an lstm step 1.02 times (1.3 s): 64
+    output nodes, fan-outs 10,25, 64 hidden channels, one thread of a busy machine; ``./scripts/benchmark.sh meter``.
 
     Args:
         device: the CPU, or a CUDA device.
