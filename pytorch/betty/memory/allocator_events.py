@@ -33,9 +33,7 @@ def recorded(events: list[AllocatorEvent]) -> Iterator[None]:
         events: may be shared by several threads.
     """
     torch.autograd._enable_profiler_legacy(_memory_only())
-    torch.autograd._enable_record_function(
-        False
-    )  # else there would be events of every operation, in order to be dropped
+    torch.autograd._enable_record_function(False)  # or every operation would be an event as well
     try:
         yield
     finally:

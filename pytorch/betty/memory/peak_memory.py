@@ -45,7 +45,7 @@ class PeakMemory:
     the sum, on the CPU only as far as an earlier meter saw memory allocated at their address (else PyTorch warns of a
     block of unknown size). Notes of 300 bytes an event are kept until the end: measure steps or an epoch, not a run.
 
-    Measuring made a mean step on cora take 1.17 times as long (4.3 ms without), an lstm step 1.02 times (1.3 s): 64
+    Measuring made a mean step on cora take 1.21 times as long (4.7 ms without), an lstm step (1.4 s) no longer: 64
     output nodes, fan-outs 10,25, 64 hidden channels, one thread of a busy machine; ``./scripts/benchmark.sh meter``.
 
     Args:
