@@ -7,6 +7,7 @@
 #   splitting    splitting into micro-batches against DGL's own functions
 #   kernels      layers against dgl.nn's, exact dropout against PyTorch's (10 minutes)
 #   epochs       epoch times of the main job, by aggregator (3 minutes; 7 with BEFORE)
+#   meter        what measuring peak memory does to the time of a step
 #   large        time and memory of synthetic-products
 #   picture      draws docs/betty.png
 #
@@ -17,7 +18,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-SECTIONS=(accuracy partitions hubs splitting kernels epochs large picture)
+SECTIONS=(accuracy partitions hubs splitting kernels epochs meter large picture)
 [ $# -gt 0 ] && SECTIONS=("$@")
 cd "$PROJECT/scripts/benchmark"
 for section in "${SECTIONS[@]}"; do

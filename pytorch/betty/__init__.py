@@ -4,6 +4,7 @@ from betty.blocks import Block, FullBatch, MicroBatch
 from betty.datasets import load_dataset
 from betty.errors import BettyError
 from betty.full_batch import sample_full_batch
+from betty.memory import PeakMemory
 from betty.micro_batch_train import partition, re_partition, redundancy, split
 from betty.models import GAT, MLP, ExactDropout, GraphSAGE, dropout_key
 
@@ -16,6 +17,7 @@ __all__ = [
     "FullBatch",
     "GraphSAGE",
     "MicroBatch",
+    "PeakMemory",
     "dropout_key",
     "load_dataset",
     "partition",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from betty.blocks import MicroBatch
+from betty.memory import counted
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -137,5 +138,5 @@ def _submit_next(
         return load(job)
 
     for job in jobs:
-        return background.submit(load_in_turn, job)
+        return background.submit(counted(load_in_turn), job)
     return None

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from betty.device_loader import LoadedBatch
 from betty.errors import BettyError
 from betty.evaluation import Scores, evaluate, layerwise_inference
 from betty.full_batch.manifest import tensor_fingerprint
+from betty.memory import PeakMemory
 from betty.progress import progress_bar
 from betty.run_folder import Checkpoint, RunFolder, describe_environment
 from betty.seeds import seeded
@@ -49,12 +50,12 @@ class EpochRecord:
     loss: float
     redundancy: float | None
     estimated_peak_bytes: int | None
-    peak_memory_bytes: int | None
     sample_s: float
     partition_s: float
     split_s: float
     transfer_s: float
     batches: list[BatchRecord]
+    peak_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -212,17 +213,34 @@ def epoch_line(metrics: dict[str, Any]) -> str:
     return ", ".join([*parts, f"{metrics['epoch_s']:.2f} s"])
 
 
-class PeakOfEpoch:
-    """Peak bytes of tensors on the device since it was made; ``None`` on devices that do not count for free."""
+def with_peak_memory(train_epoch: TrainEpoch, device: torch.device) -> TrainEpoch:
+    """Training that records its peak memory: of what was alive before an epoch and of what it allocates.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+    On CUDA these are all tensors on the device. On the CPU, which is the host of all data as well, what was there
+    before is the model, its gradients and the optimizer's state; sampling and splitting count where PyTorch allocates.
 
-    @property
-    def peak_bytes(self) -> int | None:
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
+    Args:
+        train_epoch: a trainer's.
+        device: where the model is.
+    """
+
+    def train_and_measure(model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
+        on_cuda = device.type == "cuda"
+        before = torch.cuda.memory_allocated(device) if on_cuda else bytes_of_training_state(model, optimizer)
+        with PeakMemory(device) as meter:
+            record = train_epoch(model, optimizer, run, epoch)
+        return replace(record, peak_memory_bytes=before + meter.peak_bytes)
+
+    return train_and_measure
+
+
+def bytes_of_training_state(model: nn.Module, optimizer: Optimizer) -> int:
+    """Bytes of a model, its gradients and its optimizer's state, each storage once."""
+    parameters = list(model.parameters())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    storages = [tensor.untyped_storage() for tensor in (*parameters, *model.buffers(), *gradients, *states)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def backward_on_share(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -> tuple[Tensor, BatchRecord]:

@@ -19,7 +19,7 @@ from betty.device_loader import DeviceLoader
 from betty.models import AGGREGATORS, DROPOUT_MODES, GAT, MLP, GraphSAGE
 from betty.report import plot_run, summarize, summary_table
 from betty.run_folder import IfExists, RunFolder
-from betty.training import Schedule, TrainEpoch, fit
+from betty.training import Schedule, TrainEpoch, fit, with_peak_memory
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ def training_parser(module: str, description: str) -> CommandLineParser:
     run.add_argument("--eval", action="store_true", help="evaluate on all nodes, with full neighbourhoods")
     run.add_argument("--eval-every", type=types.positive_int, default=5, help="epochs between evaluations")
     run.add_argument("--log-every", type=types.positive_int, default=1, help="epochs between lines of the log")
+    run.add_argument("--measure-memory", action="store_true", help="record the peak memory on the CPU too")
     run.add_argument(
         "--output", type=types.folder, default=Path("results") / module.split(".")[-1], help="folder of the run"
     )
@@ -90,6 +91,8 @@ def run_training(flags: argparse.Namespace, make_trainer: Callable[[Dataset, Dev
     dataset = load_dataset(flags.dataset, flags.data_root, average_degree=flags.average_degree, split=flags.split)
     logger.info("%s: training on %s nodes, on %s", dataset.name, f"{dataset.train_ids.numel():,}", flags.device)
     train_epoch = make_trainer(dataset, DeviceLoader(dataset.features, dataset.labels, flags.device))
+    if flags.measure_memory or flags.device.type == "cuda":  # where it is free
+        train_epoch = with_peak_memory(train_epoch, flags.device)
     epochs = fit(
         partial(new_model, flags, dataset),
         partial(torch.optim.Adam, lr=flags.lr, weight_decay=flags.weight_decay),

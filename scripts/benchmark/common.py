@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import platform
 import statistics
@@ -11,9 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
-from betty import load_dataset
+from betty import PeakMemory, load_dataset
 from betty.datasets import Dataset
 
 PROJECT = Path(__file__).parents[2]
@@ -58,11 +56,9 @@ def compare_seconds(
 
 def peak_tensor_bytes(work: Callable[[], object]) -> int:
     """The most memory on the CPU that a piece of work has allocated for tensors at one time, and not yet freed."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with PeakMemory("cpu") as meter:
         work()
-    changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
-    changes.sort(key=lambda event: event.start_ns())
-    return max(itertools.accumulate((event.nbytes() for event in changes), initial=0))
+    return meter.peak_bytes
 
 
 def describe_machine() -> str:

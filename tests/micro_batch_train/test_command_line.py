@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,18 @@ def test_a_run_writes_everything_that_it_promises(data_flags: list[str], tmp_pat
     assert len(json.loads((tmp_path / "micro_batches.json").read_text())) == 3
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("main", [train_by_micro_batches, train_by_mini_batches])
+def test_peak_memory_of_every_epoch_is_recorded_on_the_cpu_where_asked_for(
+    main: Callable[[list[str]], None], data_flags: list[str], tmp_path: Path
+) -> None:
+    flags = [*data_flags[:4], "--quiet", "--num-epochs", "2", "--device", "cpu"]
+    main([*flags, "--output", str(tmp_path / "without")])
+    main([*flags, "--output", str(tmp_path / "with"), "--measure-memory"])
+    assert [epoch["peak_memory_bytes"] for epoch in read_epochs(tmp_path / "without")] == [None, None]
+    weights = sum(weight.nbytes for weight in load_file(tmp_path / "with" / "model.safetensors").values())
+    assert all(epoch["peak_memory_bytes"] > 4 * weights for epoch in read_epochs(tmp_path / "with"))
 
 
 def test_the_same_flags_give_the_same_numbers(data_flags: list[str], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from betty.blocks import FullBatch, MicroBatch
 from betty.device_loader import DeviceLoader, LoadedBatch, one_ahead
+from betty.memory import counted
 from betty.micro_batch_train.cutting import SLOTS_IN_CACHE, MicroBatchCutter
 from betty.micro_batch_train.parts import check_parts
 
@@ -37,7 +38,8 @@ def split(full_batch: FullBatch, parts: Sequence[Tensor]) -> list[MicroBatch]:
     # Large micro-batches: threads are of use where each has work for a while.
     workers = min(torch.get_num_threads(), len(parts))
     with ThreadPoolExecutor(workers) as pool:
-        shares = list(pool.map(lambda first: _cut_all(full_batch, parts[first::workers], at_once), range(workers)))
+        cut_share = counted(lambda first: _cut_all(full_batch, parts[first::workers], at_once))
+        shares = list(pool.map(cut_share, range(workers)))
     return [shares[index % workers][index // workers] for index in range(len(parts))]
 
 

@@ -22,7 +22,7 @@ from betty.micro_batch_train.graph_partitioner import halves, partition, re_part
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
 from betty.models import dropout_key
 from betty.seeds import derive_seed
-from betty.training import BatchRecord, EpochRecord, PeakOfEpoch, backward_on_share
+from betty.training import BatchRecord, EpochRecord, backward_on_share
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,6 @@ class MicroBatchTrainer:
 
     def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
         """Train on every full batch of an epoch."""
-        memory = PeakOfEpoch(self._device_loader.device)
         sample_s, partition_s, inputs, outputs, steps = 0.0, 0.0, 0, 0, []
         for batch in range(self._full_batches.num_batches):
             start = time.perf_counter()
@@ -232,7 +231,6 @@ class MicroBatchTrainer:
             loss=sum(num_outputs * step.loss for num_outputs, step in steps) / outputs,
             redundancy=sum(record.input_nodes for record in micro_batches) / inputs,
             estimated_peak_bytes=None,
-            peak_memory_bytes=memory.peak_bytes,
             sample_s=sample_s,
             partition_s=partition_s,
             split_s=sum(step.split_s for _, step in steps),

@@ -12,7 +12,7 @@ from betty.device_loader import DeviceLoader, LoadedBatch, one_ahead
 from betty.full_batch import FullBatchSource
 from betty.models import dropout_key
 from betty.seeds import derive_seed
-from betty.training import EpochRecord, PeakOfEpoch, backward_on_share
+from betty.training import EpochRecord, backward_on_share
 
 
 class MiniBatchTrainer:
@@ -31,7 +31,6 @@ class MiniBatchTrainer:
 
     def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
         """Train on every mini-batch of an epoch, the next one being sampled in the background."""
-        memory = PeakOfEpoch(self._device_loader.device)
         loss, sample_s, transfer_s, batches = 0.0, 0.0, 0.0, []
 
         def load(batch: int) -> LoadedBatch:
@@ -54,7 +53,6 @@ class MiniBatchTrainer:
             loss=loss / sum(record.output_nodes for record in batches),
             redundancy=None,
             estimated_peak_bytes=None,
-            peak_memory_bytes=memory.peak_bytes,
             sample_s=sample_s,
             partition_s=0.0,
             split_s=0.0,
