@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -14,6 +16,7 @@ from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.full_batch import FullBatchSource
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import partition, re_partition
+from betty.micro_batch_train.planner import MicroBatchPlan, estimated, model_estimate
 from betty.models import dropout_key
 from betty.seeds import derive_seed
 from betty.training import BatchRecord, EpochRecord, PeakOfEpoch, backward_on_share
@@ -39,6 +42,22 @@ class Partitioning:
         """Positions of the output nodes of every micro-batch."""
         parts = partition(full_batch, self.num_parts, self.method, seed)
         return re_partition(full_batch, parts, self.num_re_partition, self.re_partition_method, seed)
+
+    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
+        """These parts, with what they take where the model's memory can be estimated."""
+        return estimated(full_batch, self.parts(full_batch, seed), model_estimate(model, device))
+
+
+class Planner(Protocol):
+    """Plans the micro-batches of full batches: :class:`Partitioning`, or :class:`BudgetPartitioning` for a budget."""
+
+    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
+        """The micro-batches of a full batch."""
+
+
+def partition_seed(seed: int, run: int, epoch: int, batch: int) -> int:
+    """The seed of a full batch's partition."""
+    return derive_seed(seed, "partition", run, epoch, batch)
 
 
 @dataclass(frozen=True)
@@ -83,7 +102,7 @@ class MicroBatchTrainer:
     """
 
     def __init__(
-        self, full_batches: FullBatchSource, partitioning: Partitioning, device_loader: DeviceLoader, seed: int
+        self, full_batches: FullBatchSource, partitioning: Planner, device_loader: DeviceLoader, seed: int
     ) -> None:
         self._full_batches = full_batches
         self._partitioning = partitioning
@@ -93,12 +112,12 @@ class MicroBatchTrainer:
     def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
         """Train on every full batch of an epoch."""
         memory = PeakOfEpoch(self._device_loader.device)
-        sample_s, partition_s, inputs, outputs, steps = 0.0, 0.0, 0, 0, []
+        sample_s, partition_s, inputs, outputs, steps, estimated_peaks = 0.0, 0.0, 0, 0, [], []
         for batch in range(self._full_batches.num_batches):
             start = time.perf_counter()
             full_batch = self._full_batches.load(epoch, batch)
             sampled = time.perf_counter()
-            parts = self._partitioning.parts(full_batch, derive_seed(self._seed, "partition", run, epoch, batch))
+            parts, estimated_peak = self._plan(full_batch, model, partition_seed(self._seed, run, epoch, batch))
             partitioned = time.perf_counter()
 
             optimizer.zero_grad(set_to_none=True)
@@ -113,11 +132,12 @@ class MicroBatchTrainer:
             inputs += full_batch.input_ids.numel()
             outputs += num_outputs
             steps.append((num_outputs, step))
+            estimated_peaks += [] if estimated_peak is None else [estimated_peak]
         micro_batches = [record for _, step in steps for record in step.batches]
         return EpochRecord(
             loss=sum(num_outputs * step.loss for num_outputs, step in steps) / outputs,
             redundancy=sum(record.input_nodes for record in micro_batches) / inputs,
-            estimated_peak_bytes=None,
+            estimated_peak_bytes=max(estimated_peaks, default=None),
             peak_memory_bytes=memory.peak_bytes,
             sample_s=sample_s,
             partition_s=partition_s,
@@ -125,3 +145,8 @@ class MicroBatchTrainer:
             transfer_s=sum(step.transfer_s for _, step in steps),
             batches=micro_batches,
         )
+
+    def _plan(self, full_batch: FullBatch, model: nn.Module, seed: int) -> tuple[list[Tensor], int | None]:
+        """The parts and the estimated peak; not the micro-batches, which the loader cuts again one by one."""
+        plan = self._partitioning.plan(full_batch, model, seed, self._device_loader.device)
+        return plan.parts, plan.peak

@@ -1,0 +1,61 @@
+"""Where the planner gets parts from: any number of them, or one part in two."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from betty.blocks import FullBatch
+from betty.micro_batch_train.computation_trees import tree_sizes
+from betty.micro_batch_train.cutting import MicroBatchCutter
+from betty.micro_batch_train.graph_partitioner import Partitioner
+
+
+class PartSource(Protocol):
+    """Makes parts of one full batch.
+
+    Parts are int64 tensors of positions in the full batch's ``output_ids``, as :func:`~betty.partition` returns them.
+    A source that puts the output nodes in an order and cuts it into segments has what it takes.
+    """
+
+    def parts(self, num_parts: int) -> list[Tensor]:
+        """The whole full batch in so many parts, or in fewer where some come out empty.
+
+        From one output node per part on, every output node is a part.
+        """
+
+    def halves(self, part: Tensor) -> list[Tensor]:
+        """A part of several output nodes in two parts (or more), which take about the same memory."""
+
+
+class MethodParts:
+    """The parts of a partitioning method, even in what computing them takes.
+
+    Each output node weighs what :func:`tree_sizes` counts for it, so that parts which hold the same weight take about
+    the same memory, which the same number of output nodes would not.
+
+    Args:
+        full_batch: in host memory.
+        method: a name in :data:`~betty.micro_batch_train.METHODS`, in any case.
+        seed: the same seed gives the same parts.
+
+    Raises:
+        BettyError: no such method.
+    """
+
+    def __init__(self, full_batch: FullBatch, method: str, seed: int) -> None:
+        self._full_batch = full_batch
+        self._method = method
+        self._seed = seed
+        self._partitioner = Partitioner(full_batch, method, seed, tree_sizes(full_batch))
+
+    def parts(self, num_parts: int) -> list[Tensor]:
+        return self._partitioner.parts(num_parts)
+
+    def halves(self, part: Tensor) -> list[Tensor]:
+        (micro_batch,) = MicroBatchCutter(self._full_batch).cut([part])
+        halves = Partitioner(micro_batch, self._method, self._seed, tree_sizes(micro_batch)).parts(2)
+        if len(halves) == 1:
+            halves = part.new_tensor(range(part.numel())).tensor_split(2)
+        return [part.index_select(0, half) for half in halves]
