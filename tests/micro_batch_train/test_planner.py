@@ -6,12 +6,21 @@ import re
 import pytest
 import torch
 
-from betty import BettyError, Block, FullBatch, GraphSAGE, MemoryEstimate, MicroBatch, plan_micro_batches, split
+from betty import (
+    BettyError,
+    Block,
+    FullBatch,
+    GraphSAGE,
+    MemoryEstimate,
+    MicroBatch,
+    MicroBatchPlan,
+    plan_micro_batches,
+    split,
+)
 from betty.blocks import chain_blocks
 from betty.micro_batch_train import graph_partitioner
-from betty.micro_batch_train.computation_trees import tree_sizes
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
-from betty.micro_batch_train.planner import BudgetPartitioning, MicroBatchPlan, plan_parts
+from betty.micro_batch_train.planner import BudgetPartitioning, plan_parts
 
 STATIC = 1000
 
@@ -80,7 +89,7 @@ def test_one_micro_batch_less_would_not_fit(method: str, share: int) -> None:
     budget = STATIC + (need_of([MicroBatch(RING.blocks)]) - STATIC) // share
     plan = plan_of(RING, budget, method)
     assert plan.peak == need_of(plan.micro_batches) <= budget
-    one_less = partition(RING, len(plan.parts) - 1, method, 5, tree_sizes(RING))
+    one_less = partition(RING, len(plan.parts) - 1, method, 5)
     assert need_of(split(RING, one_less)) > budget
 
 
@@ -89,11 +98,10 @@ def test_one_micro_batch_less_would_not_fit(method: str, share: int) -> None:
 def test_the_number_is_the_first_that_fits_where_need_only_falls(method: str, budget_of_outputs: int) -> None:
     full_batch = line_of_outputs(120)
     budget = need_of([MicroBatch(full_batch.blocks)]) * budget_of_outputs // 120 + 2 * STATIC
-    weights = tree_sizes(full_batch)
     first = next(
         count
         for count in itertools.count(1)
-        if need_of(split(full_batch, partition(full_batch, count, method, 5, weights))) <= budget
+        if need_of(split(full_batch, partition(full_batch, count, method, 5))) <= budget
     )
     assert len(plan_of(full_batch, budget, method).parts) <= first
 
@@ -147,7 +155,6 @@ def test_a_few_micro_batches_that_are_too_big_are_split_and_the_others_kept() ->
     plan = plan_parts(full_batch, source, size_estimate, budget)
     pure = next(count for count in itertools.count(1) if need_of(split(full_batch, source.parts(count))) <= budget)
     assert need_of(plan.micro_batches) <= budget
-    assert source.halved
     assert len(plan.parts) < pure
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,21 +20,11 @@ from betty.seeds import derive_seed, generator
 logger = logging.getLogger(__name__)
 
 
-class Assign(Protocol):
-    """Assigns the output nodes of one full batch to parts."""
+Assign = Callable[[int], Tensor]
+"""Assigns the output nodes of one full batch to a number of parts above 1 and below the number of output nodes.
 
-    def __call__(self, num_parts: int, *, vertex_weights: Tensor | None = None) -> Tensor:
-        """Assign every output node to a part.
-
-        Args:
-            num_parts: above 1, below the number of output nodes.
-            vertex_weights: int64 ``[num_outputs]``, above 0; what the parts are to hold the same sum of. Without them
-                they are to hold as many output nodes. A hint: a method may have no use for it.
-
-        Returns:
-            int64 ``[num_outputs]``, from 0 to ``num_parts - 1``. Parts may be left empty.
-        """
-
+It returns the part of every output node, int64 ``[num_outputs]``, and may leave parts empty.
+"""
 
 PartitionMethod = Callable[[FullBatch, int], Assign]
 
@@ -59,23 +48,17 @@ def partition_method(name: str) -> Callable[[PartitionMethod], PartitionMethod]:
 
 @partition_method("range")
 def _in_order(full_batch: FullBatch, seed: int) -> Assign:
-    """Output nodes in their order, in parts whose sizes differ by one at most, or of about the same weight."""
+    """Output nodes in their order, in parts whose sizes differ by one at most."""
     num_outputs = full_batch.output_ids.numel()
 
-    def assign(num_parts: int, *, vertex_weights: Tensor | None = None) -> Tensor:
-        if vertex_weights is None:
-            return torch.arange(num_outputs) * num_parts // num_outputs
-        weight_before = vertex_weights.cumsum(0) - vertex_weights
-        return (weight_before.double() * (num_parts / int(vertex_weights.sum()))).long().clamp_(max=num_parts - 1)
-
-    return assign
+    return lambda num_parts: torch.arange(num_outputs) * num_parts // num_outputs
 
 
 @partition_method("random")
 def _at_random(full_batch: FullBatch, seed: int) -> Assign:
-    """Output nodes in random order, in parts whose sizes differ by one at most; chance makes their weights even."""
+    """Output nodes in random order, in parts whose sizes differ by one at most."""
     order = torch.randperm(full_batch.output_ids.numel(), generator=generator(seed, "partition"))
-    return lambda num_parts, *, vertex_weights=None: order % num_parts
+    return lambda num_parts: order % num_parts
 
 
 @partition_method("metis")
@@ -97,19 +80,14 @@ class Partitioner:
         full_batch: in host memory.
         method: a name in :data:`METHODS`, in any case.
         seed: the same seed gives the same parts.
-        vertex_weights: int64 ``[num_outputs]``, above 0; what the parts are to hold the same sum of, where the method
-            can see to it. ``None`` for as many output nodes in each.
 
     Raises:
         BettyError: no such method.
     """
 
-    def __init__(
-        self, full_batch: FullBatch, method: str = "REG", seed: int = 0, vertex_weights: Tensor | None = None
-    ) -> None:
+    def __init__(self, full_batch: FullBatch, method: str = "REG", seed: int = 0) -> None:
         self._prepare = partial(_find_method(method), full_batch, seed)
         self._num_outputs = full_batch.output_ids.numel()
-        self._vertex_weights = vertex_weights
 
     @cached_property
     def _assign(self) -> Assign:
@@ -126,17 +104,11 @@ class Partitioner:
         elif num_parts >= self._num_outputs:
             part_of_output = torch.arange(self._num_outputs)
         else:
-            part_of_output = self._assign(num_parts, vertex_weights=self._vertex_weights)
+            part_of_output = self._assign(num_parts)
         return _positions_by_part(part_of_output)
 
 
-def partition(
-    full_batch: FullBatch,
-    num_parts: int,
-    method: str = "REG",
-    seed: int = 0,
-    vertex_weights: Tensor | None = None,
-) -> list[Tensor]:
+def partition(full_batch: FullBatch, num_parts: int, method: str = "REG", seed: int = 0) -> list[Tensor]:
     """Partition the output nodes of a full batch.
 
     Args:
@@ -145,7 +117,6 @@ def partition(
             than output nodes; METIS leaves some empty where parts are to hold a few nodes only.
         method: a name in :data:`METHODS`, in any case.
         seed: the same seed gives the same parts.
-        vertex_weights: as for :class:`Partitioner`.
 
     Returns:
         int64 tensors of positions in ``full_batch.output_ids``: each ascending and not empty, all disjoint, together
@@ -154,7 +125,7 @@ def partition(
     Raises:
         BettyError: no such method, or ``num_parts`` is below 1.
     """
-    return Partitioner(full_batch, method, seed, vertex_weights).parts(num_parts)
+    return Partitioner(full_batch, method, seed).parts(num_parts)
 
 
 def _find_method(name: str) -> PartitionMethod:

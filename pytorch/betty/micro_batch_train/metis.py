@@ -5,15 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pymetis
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-LARGEST_SUM = 2**30
-"""METIS sums vertex weights in integers of as few as 32 bits."""
 
-
-def minimum_cut(graph: csr_array, num_parts: int, seed: int, vertex_weights: Tensor | None = None) -> Tensor:
+def minimum_cut(graph: csr_array, num_parts: int, seed: int) -> Tensor:
     """Partition the nodes of a graph into parts of equal size so that the edges between parts weigh little.
 
     By recursive bisection: on graphs of output nodes it gave parts of more even size than METIS's direct K-way scheme,
@@ -23,8 +19,6 @@ def minimum_cut(graph: csr_array, num_parts: int, seed: int, vertex_weights: Ten
         graph: symmetric ``[num_nodes, num_nodes]``, without a diagonal; integer weights above 0.
         num_parts: above 1 and below ``num_nodes``: METIS is not made for more parts than nodes.
         seed: 0 to 2³¹ - 1; the same seed gives the same parts.
-        vertex_weights: int64 ``[num_nodes]``, above 0; parts are of equal size if they hold the same sum of them.
-            ``None`` for 1 each.
 
     Returns:
         int64 ``[num_nodes]``, the part of every node. Where a part is to hold a few nodes only, some may be empty.
@@ -36,14 +30,8 @@ def minimum_cut(graph: csr_array, num_parts: int, seed: int, vertex_weights: Ten
     result = pymetis.part_graph(
         num_parts,
         pymetis.CSRAdjacency(starts, neighbours),
-        vweights=None if vertex_weights is None else _summable(vertex_weights.numpy()).astype(index),
         eweights=weights,
         recursive=True,
         options=pymetis.Options(seed=seed),
     )
     return torch.from_numpy(np.array(result.vertex_part, dtype=np.int64))
-
-
-def _summable(weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Weights in the same proportions, at least 1 each, whose sum METIS can hold."""
-    return np.maximum(1, weights // (1 + weights.sum() // LARGEST_SUM))

@@ -7,16 +7,16 @@ from typing import Protocol
 from torch import Tensor
 
 from betty.blocks import FullBatch
-from betty.micro_batch_train.computation_trees import tree_sizes
 from betty.micro_batch_train.cutting import MicroBatchCutter
-from betty.micro_batch_train.graph_partitioner import Partitioner
+from betty.micro_batch_train.graph_partitioner import Partitioner, partition
 
 
 class PartSource(Protocol):
     """Makes parts of one full batch.
 
     Parts are int64 tensors of positions in the full batch's ``output_ids``, as :func:`~betty.partition` returns them.
-    A source that puts the output nodes in an order and cuts it into segments has what it takes.
+    Neighbours in the list should share more than others, since micro-batches are filled with runs of them. A source
+    that puts the output nodes in an order and cuts it into segments has what it takes.
     """
 
     def parts(self, num_parts: int) -> list[Tensor]:
@@ -26,14 +26,13 @@ class PartSource(Protocol):
         """
 
     def halves(self, part: Tensor) -> list[Tensor]:
-        """A part of several output nodes in two parts (or more), which take about the same memory."""
+        """A part of several output nodes in two parts or more."""
 
 
 class MethodParts:
-    """The parts of a partitioning method, even in what computing them takes.
+    """The parts of a partitioning method: those of :func:`~betty.partition`, what they have in common made once.
 
-    Each output node weighs what :func:`tree_sizes` counts for it, so that parts which hold the same weight take about
-    the same memory, which the same number of output nodes would not.
+    METIS numbers the parts of its recursive bisection in the order of its tree, so that neighbours share the most.
 
     Args:
         full_batch: in host memory.
@@ -48,14 +47,14 @@ class MethodParts:
         self._full_batch = full_batch
         self._method = method
         self._seed = seed
-        self._partitioner = Partitioner(full_batch, method, seed, tree_sizes(full_batch))
+        self._partitioner = Partitioner(full_batch, method, seed)
 
     def parts(self, num_parts: int) -> list[Tensor]:
         return self._partitioner.parts(num_parts)
 
     def halves(self, part: Tensor) -> list[Tensor]:
         (micro_batch,) = MicroBatchCutter(self._full_batch).cut([part])
-        halves = Partitioner(micro_batch, self._method, self._seed, tree_sizes(micro_batch)).parts(2)
+        halves = partition(micro_batch, 2, self._method, self._seed)
         if len(halves) == 1:
-            halves = part.new_tensor(range(part.numel())).tensor_split(2)
+            halves = list(halves[0].tensor_split(2))
         return [part.index_select(0, half) for half in halves]

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from betty.files import whole_file
 from betty.memory import MemoryEstimate, parse_size, size_text
-from betty.micro_batch_train.planner import MicroBatchPlan
+from betty.micro_batch_train.plan import MicroBatchPlan
 
 STYLES = [(shade, hatch) for hatch in ("", "////", "....") for shade in ("0.15", "0.85", "0.5")] + [("white", "")]
 """Shade and hatching of every kind of memory, from the bottom of a bar."""

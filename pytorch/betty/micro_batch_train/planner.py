@@ -4,73 +4,40 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
 
 from betty.blocks import FullBatch, MicroBatch
 from betty.errors import BettyError
-from betty.memory import MemoryEstimate, estimate_memory, size_text
-from betty.micro_batch_train.block_dataloader import split
+from betty.memory import MemoryEstimate, size_text
 from betty.micro_batch_train.computation_trees import tree_sizes
 from betty.micro_batch_train.cutting import MicroBatchCutter
+from betty.micro_batch_train.filling import even_runs, filled
 from betty.micro_batch_train.part_source import MethodParts, PartSource
-from betty.models.layered_model import LayeredModel
+from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, estimated, model_estimate
 
 logger = logging.getLogger(__name__)
 
-Estimate = Callable[[MicroBatch], MemoryEstimate]
+EXPONENT = 0.6
+"""Of the power of K by which the need of K micro-batches falls; 1 would be without redundancy.
 
-EXPECTED_EXPONENT = 0.7
-"""Of the power of K by which micro-batches shrink, until it is measured; 1 would be without redundancy."""
+Between 0.35 and 0.75 on the graphs that were measured: good for a first guess, and for the next one.
+"""
 
-LARGEST_EXPONENT, SMALLEST_EXPONENT = 1.2, 0.25
+SEGMENTS = 8
+"""Segments to fill a micro-batch with: more fill it better, and take longer to make."""
 
-LARGEST_JUMP = 4
-"""By what factor a number of micro-batches may be raised beyond all that were tried."""
-
-FEW = 1 / 8
-"""The share of micro-batches that may be too big for these to be split instead of starting over."""
+CLEARLY = 1.1
+"""By what factor a stand-in for a partition must miss the budget for the partition itself not to be tried."""
 
 CANDIDATES = 32
 """Output nodes whose own micro-batches are looked at to find the one that takes the most."""
 
 ROOM_AFTER_NOTICE = 0.9
 """What is left of the budget that is planned for, each time that more room is asked for."""
-
-
-@dataclass(frozen=True, eq=False)
-class MicroBatchPlan:
-    """The micro-batches of a full batch, and what training on them is estimated to take.
-
-    Args:
-        parts: int64 tensors of positions in the full batch's ``output_ids``.
-        micro_batches: one per part, in host memory.
-        estimates: one per micro-batch; none where the model's memory cannot be estimated.
-        memory_budget: bytes, or ``None`` where the number of micro-batches was given.
-    """
-
-    parts: list[Tensor]
-    micro_batches: list[MicroBatch]
-    estimates: list[MemoryEstimate]
-    memory_budget: int | None = None
-
-    @property
-    def needs(self) -> list[int]:
-        """Bytes while each micro-batch trains, the next one being loaded beside it."""
-        loaded = [estimate.loaded for estimate in self.estimates[1:]] + [0]
-        return [
-            estimate.peak + beside
-            for estimate, beside in zip(self.estimates, loaded[: len(self.estimates)], strict=True)
-        ]
-
-    @property
-    def peak(self) -> int | None:
-        """The largest need in bytes; ``None`` where it is not known."""
-        return max(self.needs, default=None)
 
 
 def plan_micro_batches(
@@ -108,21 +75,12 @@ def plan_micro_batches(
     return plan_parts(full_batch, MethodParts(full_batch, method, seed), estimate, memory_budget)
 
 
-def model_estimate(model: nn.Module, device: torch.device | str) -> Estimate | None:
-    """What estimates the memory of a model; ``None`` where it is none of Betty's own."""
-    if not isinstance(model, LayeredModel):
-        return None
-    return lambda micro_batch: estimate_memory(model, micro_batch.blocks, device=device)
-
-
 def plan_parts(full_batch: FullBatch, source: PartSource, estimate: Estimate, memory_budget: int) -> MicroBatchPlan:
-    """Find the fewest parts of a source that fit a memory budget.
+    """Find micro-batches that fit a memory budget, so few that one less of the source's parts would not fit.
 
-    What K micro-batches need falls about as a power of K. The search follows that power from what it has measured,
-    between the largest K that does not fit and the smallest that does, until these are neighbours. A K at which only a
-    few micro-batches are too big serves as well: those are split.
-
-    What does not fit at K may fit at a smaller one, though seldom; such a plan is found only if it is tried.
+    The source makes many small parts, neighbouring ones of which share the most; filled with runs of these, nearly
+    every micro-batch takes what the budget allows. Parts of even size cannot do that, and so hardly ever fit in a
+    smaller number; where they do, the search goes on with them.
 
     Raises:
         BettyError: the micro-batch of a single output node does not fit.
@@ -131,39 +89,11 @@ def plan_parts(full_batch: FullBatch, source: PartSource, estimate: Estimate, me
     if num_outputs == 0:
         return MicroBatchPlan([], [], [], memory_budget)
     micro_batch = MicroBatch(full_batch.blocks)
-    whole = MicroBatchPlan([torch.arange(num_outputs)], [micro_batch], [estimate(micro_batch)], memory_budget)
+    whole = estimate(micro_batch)
     if whole.peak <= memory_budget:
-        return whole
+        return MicroBatchPlan([torch.arange(num_outputs)], [micro_batch], [whole], memory_budget)
     _check_single_nodes(full_batch, estimate, memory_budget)
-    static = _static(whole.estimates[0])
-    # With more micro-batches than one, another is loaded beside each.
-    need_of_whole = whole.peak + whole.estimates[0].loaded - static
-    curve = _Curve(max(1, memory_budget - static), [_Point(1, need_of_whole)])
-    best, misses = None, {1}
-    while True:
-        too_few = max(miss for miss in misses if best is None or miss < len(best.parts))
-        most = num_outputs if best is None else len(best.parts) - 1
-        if too_few == most:
-            break
-        count = min(max(curve.crossing(), too_few + 1), most)
-        plan = estimated(full_batch, source.parts(count), estimate, memory_budget)
-        curve.add(_Point(count, plan.peak - static))
-        if plan.peak > memory_budget:
-            misses.add(count)
-            plan = _with_too_big_ones_split(full_batch, plan, source, estimate, most)
-        best = plan or best
-    if best is None:
-        raise _too_small(memory_budget, estimated(full_batch, source.parts(num_outputs), estimate, memory_budget))
-    return best
-
-
-def estimated(
-    full_batch: FullBatch, parts: Sequence[Tensor], estimate: Estimate | None, memory_budget: int | None = None
-) -> MicroBatchPlan:
-    """The plan of given parts, with what they take where that is known."""
-    micro_batches = split(full_batch, parts)
-    estimates = [estimate(micro_batch) for micro_batch in micro_batches] if estimate else []
-    return MicroBatchPlan(list(parts), micro_batches, estimates, memory_budget)
+    return _Search(full_batch, source, estimate, memory_budget, whole).fewest()
 
 
 class BudgetPartitioning:
@@ -190,83 +120,61 @@ class BudgetPartitioning:
         logger.info("planning with %s of memory from now on", size_text(self._memory_budget * self._share))
 
 
-class _Point(NamedTuple):
-    """A number of micro-batches, and the most bytes that one of them needs beside what all have in common."""
+class _Search:
+    """The search for the fewest micro-batches of a full batch that does not fit as a whole."""
 
-    count: int
-    need: int
+    def __init__(
+        self,
+        full_batch: FullBatch,
+        source: PartSource,
+        estimate: Estimate,
+        memory_budget: int,
+        whole: MemoryEstimate,
+    ) -> None:
+        self._full_batch = full_batch
+        self._source = source
+        self._estimate = estimate
+        self._memory_budget = memory_budget
+        self._num_outputs = full_batch.output_ids.numel()
+        self._static = whole.parameters + whole.gradients + whole.optimizer
+        # With more micro-batches than one, another is loaded beside each.
+        self._guess = self._fitting_count(1, whole.peak + whole.loaded)
 
+    def fewest(self) -> MicroBatchPlan:
+        # Not single output nodes: a source that gives these need not put them in an order.
+        segments = self._source.parts(max(2, min(SEGMENTS * self._guess, self._num_outputs // 2)))
+        best = filled(self._full_batch, segments, self._source.halves, self._estimate, self._memory_budget)
+        if best and self._is_clear(segments, len(best.parts) - 1):
+            return best
+        too_few, count = 1, len(best.parts) - 1 if best else self._guess
+        while True:
+            most = len(best.parts) - 1 if best else self._num_outputs
+            if most <= too_few:
+                break
+            count = min(max(count, too_few + 1), most)
+            plan = self._estimated(self._source.parts(count))
+            if plan.peak <= self._memory_budget:
+                best = plan
+            else:
+                too_few = count
+            count = self._fitting_count(count, plan.peak)
+        if best is None:
+            raise _too_small(self._memory_budget, self._estimated(list(torch.arange(self._num_outputs).split(1))))
+        return best
 
-class _Curve:
-    """What was measured of need by number of micro-batches, and where it should cross the room that there is.
+    def _estimated(self, parts: Sequence[Tensor]) -> MicroBatchPlan:
+        return estimated(self._full_batch, parts, self._estimate, self._memory_budget)
 
-    Args:
-        room: bytes.
-        points: at least one, whose need is above the room.
-    """
+    def _fitting_count(self, count: int, need: int) -> int:
+        """How many micro-batches should fit, where one of ``count`` needs so many bytes."""
+        room = max(1, self._memory_budget - self._static)
+        return math.ceil(count * (max(1, need - self._static) / room) ** (1 / EXPONENT))
 
-    def __init__(self, room: int, points: Sequence[_Point]) -> None:
-        self._room = room
-        self._points = sorted(points)
-
-    def add(self, point: _Point) -> None:
-        self._points = sorted([*self._points, point])
-
-    def crossing(self) -> int:
-        """The number of micro-batches from which on they should fit."""
-        above = max(point for point in self._points if point.need > self._room)
-        fitting = [point for point in self._points if point.count > above.count]
-        # Not the nearest: what a number more or less changes is chance.
-        before = [point for point in self._points if point.count * 2 <= above.count]
-        if fitting:
-            factor = self._factor(above, _exponent(above, min(fitting)))
-        elif before:
-            factor = min(self._factor(above, _exponent(above, max(before))), LARGEST_JUMP)
-        else:
-            factor = self._factor(above, EXPECTED_EXPONENT)
-        return math.ceil(above.count * factor)
-
-    def _factor(self, point: _Point, exponent: float) -> float:
-        return (point.need / self._room) ** (1 / exponent)
-
-
-def _exponent(one: _Point, other: _Point) -> float:
-    exponent = -math.log(one.need / max(1, other.need)) / math.log(one.count / other.count)
-    return min(max(exponent, SMALLEST_EXPONENT), LARGEST_EXPONENT)
-
-
-def _with_too_big_ones_split(
-    full_batch: FullBatch, plan: MicroBatchPlan, source: PartSource, estimate: Estimate, most: int
-) -> MicroBatchPlan | None:
-    """A plan that fits, of at most ``most`` micro-batches; ``None`` where splitting a few does not lead there."""
-    few = max(1, int(FEW * len(plan.parts)))
-    while plan.peak > plan.memory_budget:
-        too_big = [number for number, need in enumerate(plan.needs) if need > plan.memory_budget]
-        divisible = all(plan.parts[number].numel() > 1 for number in too_big)
-        if len(too_big) > few or not divisible or len(plan.parts) + len(too_big) > most:
-            return None
-        plan = _with_split(full_batch, plan, set(too_big), source, estimate)
-    return plan if len(plan.parts) <= most else None
-
-
-def _with_split(
-    full_batch: FullBatch, plan: MicroBatchPlan, numbers: set[int], source: PartSource, estimate: Estimate
-) -> MicroBatchPlan:
-    cutter = MicroBatchCutter(full_batch)
-    pieces = []
-    for number, piece in enumerate(zip(plan.parts, plan.micro_batches, plan.estimates, strict=True)):
-        if number not in numbers:
-            pieces.append(piece)
-            continue
-        for part in source.halves(plan.parts[number]):
-            (micro_batch,) = cutter.cut([part])
-            pieces.append((part, micro_batch, estimate(micro_batch)))
-    return MicroBatchPlan(*(list(column) for column in zip(*pieces, strict=True)), plan.memory_budget)
-
-
-def _static(estimate: MemoryEstimate) -> int:
-    """Bytes that every micro-batch takes, whatever its size."""
-    return estimate.parameters + estimate.gradients + estimate.optimizer
+    def _is_clear(self, segments: Sequence[Tensor], count: int) -> bool:
+        """Whether so many parts miss the budget clearly, by runs of segments that are as even as these would be."""
+        if len(segments) < SEGMENTS // 2 * count:
+            return False
+        return self._estimated(even_runs(segments, count)).peak > CLEARLY * self._memory_budget
 
 
 def _check_single_nodes(full_batch: FullBatch, estimate: Estimate, memory_budget: int) -> None:

@@ -16,7 +16,7 @@ from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.full_batch import FullBatchSource
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import partition, re_partition
-from betty.micro_batch_train.planner import MicroBatchPlan, estimated, model_estimate
+from betty.micro_batch_train.plan import MicroBatchPlan, estimated, model_estimate
 from betty.models import dropout_key
 from betty.seeds import derive_seed
 from betty.training import BatchRecord, EpochRecord, PeakOfEpoch, backward_on_share
