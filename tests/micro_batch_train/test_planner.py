@@ -110,9 +110,7 @@ def test_there_are_no_more_micro_batches_than_the_first_partition_that_fits_has(
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("outputs_that_fit", [1, 7, 10, 33, 60])
-def test_there_are_no_more_micro_batches_than_that_where_all_output_nodes_are_alike(
-    method: str, outputs_that_fit: int
-) -> None:
+def test_so_it_is_where_all_output_nodes_are_alike(method: str, outputs_that_fit: int) -> None:
     full_batch = line_of_outputs(120)
     # Of each output node, its source and its edge: 28 bytes once loaded, 40 more in training, 28 of the next ones.
     budget = STATIC + outputs_that_fit * (2 * 28 + 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,13 @@ from torch import Tensor
 from betty.blocks import FullBatch, MicroBatch
 from betty.memory import MemoryEstimate
 from betty.micro_batch_train.cutting import MicroBatchCutter
-from betty.micro_batch_train.plan import Estimate, MicroBatchPlan
+from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, static_bytes
+
+EXPONENT = 0.75
+"""Of the power of its length by which a run's need rises, to guess the next length to try."""
+
+SMALLEST_SHARE = 1e-6
+"""What a run is taken to fill at least: a guess is a multiple of what is left."""
 
 
 def filled(
@@ -41,7 +48,7 @@ def filled(
     while remaining:
         beside = taken[-1].estimate.loaded if taken else 0
         runs = _LastRuns(remaining, cutter, estimate, memory_budget - beside)
-        length = _longest(runs.fits, max(1, length), len(remaining))
+        length = _longest(runs.fill, max(1, length), len(remaining))
         if length:
             taken.append(runs.run(length))
             del remaining[-length:]
@@ -78,26 +85,37 @@ class _LastRuns:
             self._known[length] = _Run(part, micro_batch, self._estimate(micro_batch))
         return self._known[length]
 
-    def fits(self, length: int) -> bool:
-        return self.run(length).estimate.peak <= self._room
+    def fill(self, length: int) -> float:
+        """The share of the room that the last so many segments take."""
+        estimate = self.run(length).estimate
+        static = static_bytes(estimate)
+        if self._room <= static:
+            return math.inf
+        return max(SMALLEST_SHARE, (estimate.peak - static) / (self._room - static))
 
 
-def _longest(fits: Callable[[int], bool], start: int, most: int) -> int:
-    """The largest number up to ``most`` that fits, 0 for none; found in few steps where it is near ``start``."""
-    fitting, too_long, step = 0, most + 1, 1
+def _longest(fill: Callable[[int], float], start: int, most: int) -> int:
+    """The largest length up to ``most`` that fits, 0 for none.
+
+    Two steps where ``start`` is the answer, few where it is near.
+
+    Args:
+        fill: the share of the room that a length takes, up to 1 where it fits; rises with the length.
+        start: the first length to try.
+        most: at least 1.
+    """
+    fitting, too_long, step = 0, most + 1, 0
     length = min(start, most)
     while too_long - fitting > 1:
-        if fits(length):
+        share = fill(length)
+        if share <= 1:
             fitting = length
         else:
             too_long = length
-        if too_long > most:
-            length = min(fitting + step, most)
-        elif fitting == 0:
-            length = max(too_long - step, 1)
-        else:
-            length = (fitting + too_long) // 2
-        step *= 2
+        step += 1
+        is_between = fitting > 0 and too_long <= most
+        guess = (fitting + too_long) // 2 if is_between and step > 2 else round(length * share ** (-1 / EXPONENT))
+        length = min(max(guess, fitting + 1), too_long - 1)
     return fitting
 
 

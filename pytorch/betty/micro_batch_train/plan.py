@@ -61,3 +61,8 @@ def estimated(
     micro_batches = split(full_batch, parts)
     estimates = [estimate(micro_batch) for micro_batch in micro_batches] if estimate else []
     return MicroBatchPlan(list(parts), micro_batches, estimates, memory_budget)
+
+
+def static_bytes(estimate: MemoryEstimate) -> int:
+    """What every micro-batch takes, whatever its size."""
+    return estimate.parameters + estimate.gradients + estimate.optimizer

@@ -17,7 +17,7 @@ from betty.micro_batch_train.computation_trees import tree_sizes
 from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.filling import even_runs, filled
 from betty.micro_batch_train.part_source import MethodParts, PartSource
-from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, estimated, model_estimate
+from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, estimated, model_estimate, static_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ On cora, tolokers and synthetic-arxiv, with metis and REG and a budget of 1/4, 1
 stand-in's largest micro-batch took from 0.94 to 1.10 times what the partition's did.
 """
 
-CANDIDATES = 32
+CANDIDATES = 8
 """Output nodes whose own micro-batches are looked at to find the one that takes the most."""
 
 ROOM_AFTER_NOTICE = 0.9
@@ -140,7 +140,7 @@ class _Search:
         self._estimate = estimate
         self._memory_budget = memory_budget
         self._num_outputs = full_batch.output_ids.numel()
-        self._static = whole.parameters + whole.gradients + whole.optimizer
+        self._static = static_bytes(whole)
         # With more micro-batches than one, another is loaded beside each.
         self._guess = self._fitting_count(1, whole.peak + whole.loaded)
 
