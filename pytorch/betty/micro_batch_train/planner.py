@@ -84,7 +84,10 @@ def plan_parts(full_batch: FullBatch, source: PartSource, estimate: Estimate, me
 
     The source makes many small parts, neighbouring ones of which share the most; filled with runs of these, nearly
     every micro-batch takes what the budget allows. Parts of even size cannot do that, and so hardly ever fit in a
-    smaller number; where they do, the search goes on with them.
+    smaller number. That is tried, but for where the small parts joined to as many even ones miss the budget by far, see
+    :data:`CLEARLY`; where they do fit, the search goes on with them.
+
+    It costs one partition into many parts, and seldom further ones, of what the source has prepared.
 
     Raises:
         BettyError: the micro-batch of a single output node does not fit.
