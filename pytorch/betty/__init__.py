@@ -4,8 +4,8 @@ from betty.blocks import Block, FullBatch, MicroBatch
 from betty.datasets import load_dataset
 from betty.errors import BettyError
 from betty.full_batch import sample_full_batch
-from betty.memory import PeakMemory
-from betty.micro_batch_train import partition, re_partition, redundancy, split
+from betty.memory import MemoryEstimate, PeakMemory, estimate_memory
+from betty.micro_batch_train import MicroBatchPlan, partition, plan_micro_batches, re_partition, redundancy, split
 from betty.models import GAT, MLP, ExactDropout, GraphSAGE, dropout_key
 
 __all__ = [
@@ -16,11 +16,15 @@ __all__ = [
     "ExactDropout",
     "FullBatch",
     "GraphSAGE",
+    "MemoryEstimate",
     "MicroBatch",
+    "MicroBatchPlan",
     "PeakMemory",
     "dropout_key",
+    "estimate_memory",
     "load_dataset",
     "partition",
+    "plan_micro_batches",
     "re_partition",
     "redundancy",
     "sample_full_batch",

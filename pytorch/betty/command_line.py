@@ -11,6 +11,7 @@ from typing import NoReturn
 import torch
 
 from betty.errors import BettyError
+from betty.memory.sizes import parse_size
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -131,6 +132,19 @@ def positive_float(text: str) -> float:
     if value == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
+
+
+AUTO = "auto"
+
+
+def memory_size(text: str) -> int | str:
+    """``"20GiB"``, ``"512MB"`` or ``"4096"`` in bytes; ``"auto"`` as it is, for what the device has."""
+    if text.strip().lower() == AUTO:
+        return AUTO
+    try:
+        return parse_size(text)
+    except BettyError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or auto") from None
 
 
 def folder(text: str) -> Path:

@@ -88,7 +88,7 @@ def run_training(flags: argparse.Namespace, make_trainer: Callable[[Dataset, Dev
     """
     types.set_up_logging(flags.quiet)
     folder = RunFolder(flags.output, printable(flags), if_exists(flags))
-    dataset = load_dataset(flags.dataset, flags.data_root, average_degree=flags.average_degree, split=flags.split)
+    dataset = load_flagged_dataset(flags)
     logger.info("%s: training on %s nodes, on %s", dataset.name, f"{dataset.train_ids.numel():,}", flags.device)
     train_epoch = make_trainer(dataset, DeviceLoader(dataset.features, dataset.labels, flags.device))
     if flags.measure_memory or flags.device.type == "cuda":  # where it is free
@@ -108,6 +108,10 @@ def run_training(flags: argparse.Namespace, make_trainer: Callable[[Dataset, Dev
     plot_run(folder.plot, epochs, folder.batches())
     folder.write_summary(summary)
     logger.info("\n%s\n\nwritten to %s", summary_table(summary), folder.path)
+
+
+def load_flagged_dataset(flags: argparse.Namespace) -> Dataset:
+    return load_dataset(flags.dataset, flags.data_root, average_degree=flags.average_degree, split=flags.split)
 
 
 def new_model(flags: argparse.Namespace, dataset: Dataset) -> nn.Module:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from betty.full_batch.__main__ import main as store_full_batches
+from betty.memory import size_text
 from betty.micro_batch_train.__main__ import main as train_by_micro_batches
 from betty.mini_batch_train.__main__ import main as train_by_mini_batches
 
@@ -148,6 +150,11 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_numbers(data_flags: list[str]
         (["--fan-out", "ten"], "is not a list of whole numbers"),
         (["--num-batch", "0"], "is not a whole number above 0"),
         (["--num-batch", "x"], "is not a whole number"),
+        (["--memory-budget", "20 apples"], "'20 apples' is not a size like 20GiB, 512MB or 4096 (bytes), or auto"),
+        (["--memory-budget", "0"], "is not a size from 1 byte to"),
+        (["--memory-budget", "1KiB"], "too small even for one output node at a time"),
+        (["--memory-budget", "1GiB", "--num-batch", "4"], "not allowed with argument"),
+        (["--memory-budget", "1GiB", "--num-re-partition", "1"], "--num-re-partition goes with --num-batch"),
         (["--aggre", "median"], "invalid choice: 'median'"),
         (["--selection-method", "best"], "invalid choice: 'best'"),
         (["--dropout", "1"], "below 1"),
@@ -243,3 +250,56 @@ def test_the_mlp_sees_no_neighbours(data_flags: list[str], tmp_path: Path) -> No
     epochs = train(data_flags, tmp_path, "--model", "mlp", "--num-epochs", "2")
     assert epochs[-1]["loss"] < epochs[0]["loss"]
     assert {name.split(".")[0] for name in load_file(tmp_path / "model.safetensors")} == {"layers"}
+
+
+def table_of(text: str) -> list[list[str]]:
+    return [re.split(r"  +", line.strip()) for line in text.splitlines()]
+
+
+def test_a_budget_decides_on_the_number_of_micro_batches(data_flags: list[str], tmp_path: Path) -> None:
+    flags = ["--num-epochs", "2", "--aggre", "sum"]
+    (whole, *_) = train(data_flags, tmp_path / "whole", *flags, "--num-batch", "1")
+    budget = whole["estimated_peak_bytes"] // 2
+    epochs = train(data_flags, tmp_path / "budget", *flags, "--memory-budget", str(budget))
+    assert all(epoch["num_micro_batches"] > 2 for epoch in epochs)
+    assert all(0 < epoch["estimated_peak_bytes"] <= budget for epoch in epochs)
+    assert json.loads((tmp_path / "budget" / "config.json").read_text())["flags"]["num_batch"] is None
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+
+
+def test_a_budget_of_all_that_is_free_needs_one_micro_batch(data_flags: list[str], tmp_path: Path) -> None:
+    (epoch,) = train(data_flags, tmp_path, "--num-epochs", "1", "--memory-budget", "auto")
+    assert epoch["num_micro_batches"] == 1
+
+
+def test_without_a_number_or_a_budget_there_are_four_micro_batches(data_flags: list[str], tmp_path: Path) -> None:
+    (epoch,) = train(data_flags, tmp_path, "--num-epochs", "1")
+    assert epoch["num_micro_batches"] == 4
+
+
+def test_the_plan_that_is_printed_is_the_one_that_is_trained(
+    data_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--memory-budget", "500KiB", "--num-epochs", "1"]
+    train_by_micro_batches([*data_flags, "--quiet", "--output", str(tmp_path / "plan"), *flags, "--plan-only"])
+    header, *rows = table_of(capsys.readouterr().out)
+    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == ["estimate.png"]
+    assert (tmp_path / "plan" / "estimate.png").read_bytes().startswith(b"\x89PNG")
+    assert header[-1] == "of the budget"
+    assert 60 < max(float(row[-1].rstrip("%")) for row in rows) <= 100
+
+    (epoch,) = train(data_flags, tmp_path / "run", *flags)
+    batches = json.loads((tmp_path / "run" / "micro_batches.json").read_text())
+    sizes = [[f"{batch[name]:,}" for name in ("output_nodes", "input_nodes", "edges")] for batch in batches]
+    assert [row[1:4] for row in rows] == sizes
+    assert size_text(epoch["estimated_peak_bytes"]) in [row[-2] for row in rows]
+
+
+def test_the_plan_of_a_given_number_has_no_shares(
+    data_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_by_micro_batches([*data_flags, "--quiet", "--output", str(tmp_path), "--num-batch", "3", "--plan-only"])
+    header, *rows = table_of(capsys.readouterr().out)
+    assert header[-1] == "all"
+    assert [row[0] for row in rows] == ["0", "1", "2"]
+    assert (tmp_path / "estimate.png").exists()

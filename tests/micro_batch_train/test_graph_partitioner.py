@@ -11,7 +11,7 @@ from betty import BettyError, Block, FullBatch
 from betty.dgl_compat import dgl
 from betty.full_batch.sampling import sample_full_batch
 from betty.micro_batch_train import graph_partitioner, output_graphs
-from betty.micro_batch_train.graph_partitioner import METHODS, halves, partition, re_partition
+from betty.micro_batch_train.graph_partitioner import METHODS, Partitioner, halves, partition, re_partition
 from betty.micro_batch_train.metis import minimum_cut
 from betty.micro_batch_train.output_graphs import induced_graph, redundancy_graph
 from betty.micro_batch_train.redundancy import input_nodes, redundancy
@@ -218,7 +218,9 @@ def test_fewer_than_one_part_is_refused():
 
 
 def test_empty_parts_of_a_method_are_left_out(monkeypatch):
-    monkeypatch.setitem(METHODS, "gaps", lambda full_batch, num_parts, seed: torch.arange(50) % 2 * (num_parts - 1))
+    monkeypatch.setitem(
+        METHODS, "gaps", lambda full_batch, seed: lambda num_parts: torch.arange(50) % 2 * (num_parts - 1)
+    )
     assert as_sets(partition(FULL_BATCHES["random"], 7, "gaps")) == {
         frozenset(range(0, 50, 2)),
         frozenset(range(1, 50, 2)),
@@ -316,3 +318,12 @@ def test_re_partition_no_times_changes_nothing():
     assert [part.tolist() for part in re_partition(FULL_BATCHES["random"], parts, 0)] == [
         part.tolist() for part in parts
     ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_partitioner_makes_the_parts_of_every_number(method):
+    full_batch = FULL_BATCHES["random"]
+    partitioner = Partitioner(full_batch, method, seed=2)
+    for num_parts in (7, 2, 50, 1, 7):
+        expected = partition(full_batch, num_parts, method, seed=2)
+        assert [part.tolist() for part in partitioner.parts(num_parts)] == [part.tolist() for part in expected]

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from betty import GAT, Block, FullBatch, GraphSAGE, dropout_key
 from betty.device_loader import DeviceLoader
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
+from betty.micro_batch_train.plan import estimated, model_estimate
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
 from betty.mini_batch_train.trainer import MiniBatchTrainer
 from betty.models import AGGREGATORS, LayeredModel
@@ -147,8 +148,9 @@ def test_a_model_without_exact_dropout_is_trained() -> None:
         MicroBatchTrainer(source, Partitioning("range", 4, 0, "range"), loader, seed=0),
         MiniBatchTrainer(source, loader, seed=0),
     ]
-    first, second = (trainer.train_epoch(model, optimizer, 0, 0).loss for trainer in trainers)
-    assert second < first
+    first, second = (trainer.train_epoch(model, optimizer, 0, 0) for trainer in trainers)
+    assert second.loss < first.loss
+    assert first.estimated_peak_bytes is None
 
 
 def test_one_mini_batch_is_one_micro_batch_with_dropout() -> None:
@@ -179,6 +181,8 @@ def test_an_epoch_records_what_its_micro_batches_hold() -> None:
     assert sum(batch.output_nodes for batch in record.batches) == 20
     assert [batch.output_nodes for batch in record.batches] == [5, 5, 5, 5]
     assert record.redundancy == sum(batch.input_nodes for batch in record.batches) / 100
+    parts = partition(full_batch, 4, "range")
+    assert record.estimated_peak_bytes == estimated(full_batch, parts, model_estimate(model, CPU)).peak
     assert min(record.sample_s, record.partition_s, record.split_s, record.transfer_s) > 0
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from betty.blocks import Block
-from betty.memory.tape import Tape
+from betty.memory.tape import Held, Tape
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,8 @@ def estimate_memory(
         accumulates: whether parameters have gradients from earlier micro-batches.
         device: where it is to run; CUDA's allocator rounds up, and kernels differ.
     """
-    device_type = torch.device(device).type
-    parameters = list(model.parameters())
-    tape = Tape(parameters[0].dtype, device_type)
-    for parameter in parameters:
-        tape.allocate("parameters", parameter.numel(), dtype=parameter.dtype)
-        tape.allocate("optimizer", optimizer_states * parameter.numel(), dtype=parameter.dtype)
-        tape.allocate("gradients", parameter.numel() * accumulates, dtype=parameter.dtype)
+    tape = Tape(next(model.parameters()).dtype, torch.device(device).type)
+    _hold_model(tape, model, optimizer_states, accumulates)
     features = _load(tape, blocks, model.widths[0])
     with model.memory(tape, blocks, features) as logits:
         _cross_entropy_memory(tape, blocks[-1].num_dst, model.widths[-1])
@@ -90,27 +85,54 @@ def estimate_memory(
     return MemoryEstimate(**{kind: tape.at_peak[kind] for kind in MemoryEstimate.__dataclass_fields__})
 
 
+def estimate_optimizer_step(model: nn.Module, *, optimizer_states: int = 2, device: torch.device | str = "cpu") -> int:
+    """Estimate the bytes that are alive while the optimizer makes its step, when no micro-batch is.
+
+    Adam makes three tensors on the way, on the CPU for one parameter after the other, on CUDA for all at once.
+    """
+    tape = Tape(torch.float32, torch.device(device).type)
+    _hold_model(tape, model, optimizer_states, accumulates=True)
+    sizes = [parameter.nbytes for parameter in model.parameters()]
+    tape.touch("optimizer", 3 * (sum(sizes) if tape.device_type == "cuda" else max(sizes)), dtype=torch.uint8)
+    return tape.peak
+
+
 def estimate_inference(
-    model: nn.Module, layer_index: int, block: Block, *, device: torch.device | str = "cpu"
+    model: nn.Module,
+    layer_index: int,
+    block: Block,
+    *,
+    optimizer_states: int = 2,
+    device: torch.device | str = "cpu",
 ) -> int:
-    """Estimate the peak bytes of one layer's forward without gradients, its block, input and result included.
+    """Estimate the peak bytes of one layer's forward without gradients, in the middle of training.
+
+    The layer's block, input and result are counted, and the model with its gradients and the optimizer's state.
 
     Args:
         model: with a method ``layer_memory``, as all of Betty's have.
         layer_index: 0 is the input layer.
         block: the layer's block, on any device.
+        optimizer_states: numbers that the optimizer keeps per parameter: two for Adam.
         device: where it is to run.
     """
-    parameters = list(model.parameters())
-    tape = Tape(parameters[0].dtype, torch.device(device).type, trains=False)
-    for parameter in parameters:
-        tape.allocate("parameters", parameter.numel(), dtype=parameter.dtype)
+    tape = Tape(next(model.parameters()).dtype, torch.device(device).type, trains=False)
+    _hold_model(tape, model, optimizer_states, accumulates=True)
     x = _load(tape, [block], model.widths[layer_index])
-    model.layer_memory(tape, layer_index, block, x).__enter__()
+    # Entered only: there is no backward to come.
+    forward = model.layer_memory(tape, layer_index, block, x)
+    forward.__enter__()
     return tape.peak
 
 
-def _load(tape: Tape, blocks: Sequence[Block], num_features: int):
+def _hold_model(tape: Tape, model: nn.Module, optimizer_states: int, accumulates: bool) -> None:
+    for parameter in model.parameters():
+        tape.allocate("parameters", parameter.numel(), dtype=parameter.dtype)
+        tape.allocate("optimizer", optimizer_states * parameter.numel(), dtype=parameter.dtype)
+        tape.allocate("gradients", parameter.numel() * accumulates, dtype=parameter.dtype)
+
+
+def _load(tape: Tape, blocks: Sequence[Block], num_features: int) -> Held:
     """The blocks, which share their node ids, with features and labels; holds the features."""
     for block in blocks:
         for tensor in (block.indptr, block.indices):

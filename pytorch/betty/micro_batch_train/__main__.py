@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
-from betty.command_line import add_store_flags, non_negative_int, positive_int, run_command
+from betty.command_line import (
+    AUTO,
+    add_store_flags,
+    memory_size,
+    non_negative_int,
+    positive_int,
+    run_command,
+    set_up_logging,
+)
 from betty.datasets import Dataset, graph_fingerprint
 from betty.device_loader import DeviceLoader
 from betty.full_batch import FullBatchSource, Recipe, SampledFullBatches, StoredFullBatches
+from betty.memory import available_memory, size_text
 from betty.micro_batch_train.graph_partitioner import METHODS
-from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning
+from betty.micro_batch_train.plan_report import plan_table, plot_plan
+from betty.micro_batch_train.planner import BudgetPartitioning
+from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, Planner, partition_seed
 from betty.training import TrainEpoch
-from betty.training_command_line import parse_training_flags, run_training, training_parser
+from betty.training_command_line import (
+    load_flagged_dataset,
+    new_model,
+    parse_training_flags,
+    run_training,
+    training_parser,
+)
+
+logger = logging.getLogger(__name__)
 
 MODULE = "betty.micro_batch_train"
+
+DEFAULT_NUM_BATCH = 4
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -22,7 +44,17 @@ def main(arguments: list[str] | None = None) -> None:
         MODULE, "Train a graph neural network by micro-batches, with the result of the whole batch."
     )
     group = parser.add_argument_group("micro-batches")
-    group.add_argument("--num-batch", type=positive_int, default=4, help="micro-batches of a full batch")
+    number = group.add_mutually_exclusive_group()
+    # Without a default of its own: the parser takes the default for a flag that is not given, even where it is.
+    number.add_argument(
+        "--num-batch", type=positive_int, help=f"micro-batches of a full batch (default: {DEFAULT_NUM_BATCH})"
+    )
+    number.add_argument(
+        "--memory-budget",
+        type=memory_size,
+        metavar="SIZE",
+        help="as few micro-batches as fit this: 20GiB, 512MB, or auto for what is free on the device less a margin",
+    )
     group.add_argument("--selection-method", choices=METHODS, default="REG", help="partitioning of a full batch")
     group.add_argument(
         "--num-re-partition",
@@ -37,15 +69,44 @@ def main(arguments: list[str] | None = None) -> None:
         action="store_true",
         help="train on the full batches that python -m betty.full_batch stored, instead of sampling them",
     )
+    group.add_argument(
+        "--plan-only",
+        action="store_true",
+        help="print the micro-batches of the first full batch and what they are estimated to take, and train nothing",
+    )
     flags = parse_training_flags(parser, arguments)
-    run_command(parser.prog, lambda: run_training(flags, lambda *parts: make_trainer(flags, *parts)))
+    if flags.memory_budget is None:
+        flags.num_batch = flags.num_batch or DEFAULT_NUM_BATCH
+    elif flags.num_re_partition:
+        parser.error("--num-re-partition goes with --num-batch; --memory-budget splits what is too big as it is")
+    if flags.plan_only:
+        run_command(parser.prog, lambda: show_plan(flags))
+    else:
+        run_command(parser.prog, lambda: run_training(flags, lambda *parts: make_trainer(flags, *parts)))
 
 
 def make_trainer(flags: argparse.Namespace, dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
-    partitioning = Partitioning(
-        flags.selection_method, flags.num_batch, flags.num_re_partition, flags.re_partition_method
-    )
-    return MicroBatchTrainer(full_batches(flags, dataset), partitioning, device_loader, flags.seed).train_epoch
+    return MicroBatchTrainer(full_batches(flags, dataset), planner(flags), device_loader, flags.seed).train_epoch
+
+
+def planner(flags: argparse.Namespace) -> Planner:
+    if flags.memory_budget is None:
+        return Partitioning(flags.selection_method, flags.num_batch, flags.num_re_partition, flags.re_partition_method)
+    budget = available_memory(flags.device) if flags.memory_budget == AUTO else flags.memory_budget
+    logger.info("as many micro-batches as %s of memory ask for", size_text(budget))
+    return BudgetPartitioning(flags.selection_method, budget)
+
+
+def show_plan(flags: argparse.Namespace) -> None:
+    """Print how the first full batch would be trained on, and draw it."""
+    set_up_logging(flags.quiet)
+    dataset = load_flagged_dataset(flags)
+    full_batch = full_batches(flags, dataset).load(0, 0)
+    model = new_model(flags, dataset)
+    plan = planner(flags).plan(full_batch, model, partition_seed(flags.seed, 0, 0, 0), flags.device)
+    print(plan_table(plan))
+    plot_plan(flags.output / "estimate.png", plan)
+    logger.info("written to %s", flags.output)
 
 
 def full_batches(flags: argparse.Namespace, dataset: Dataset) -> FullBatchSource:

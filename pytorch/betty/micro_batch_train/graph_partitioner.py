@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -18,13 +19,20 @@ from betty.seeds import derive_seed, generator
 
 logger = logging.getLogger(__name__)
 
-PartitionMethod = Callable[[FullBatch, int, int], Tensor]
+
+Assign = Callable[[int], Tensor]
+"""Assigns the output nodes of one full batch to a number of parts above 1 and below the number of output nodes.
+
+It returns the part of every output node, int64 ``[num_outputs]``, and may leave parts empty.
+"""
+
+PartitionMethod = Callable[[FullBatch, int], Assign]
 
 METHODS: dict[str, PartitionMethod] = {}
 """Every method by its name.
 
-A method takes a full batch, the number of parts (above 1, below the number of output nodes) and a seed, and returns
-the part of every output node, int64 ``[num_outputs]``. It may leave parts empty.
+A method takes a full batch and a seed and returns what assigns the output nodes to any number of parts, so that what
+costs the most, such as the graph that is cut, is made once for all numbers that are tried.
 """
 
 
@@ -39,28 +47,65 @@ def partition_method(name: str) -> Callable[[PartitionMethod], PartitionMethod]:
 
 
 @partition_method("range")
-def _range_parts(full_batch: FullBatch, num_parts: int, seed: int) -> Tensor:
+def _in_order(full_batch: FullBatch, seed: int) -> Assign:
     """Output nodes in their order, in parts whose sizes differ by one at most."""
     num_outputs = full_batch.output_ids.numel()
-    return torch.arange(num_outputs) * num_parts // num_outputs
+
+    return lambda num_parts: torch.arange(num_outputs) * num_parts // num_outputs
 
 
 @partition_method("random")
-def _random_parts(full_batch: FullBatch, num_parts: int, seed: int) -> Tensor:
+def _at_random(full_batch: FullBatch, seed: int) -> Assign:
     """Output nodes in random order, in parts whose sizes differ by one at most."""
-    return torch.randperm(full_batch.output_ids.numel(), generator=generator(seed, "partition")) % num_parts
+    order = torch.randperm(full_batch.output_ids.numel(), generator=generator(seed, "partition"))
+    return lambda num_parts: order % num_parts
 
 
 @partition_method("metis")
-def _metis_parts(full_batch: FullBatch, num_parts: int, seed: int) -> Tensor:
+def _by_minimum_cut(full_batch: FullBatch, seed: int) -> Assign:
     """A minimum cut of the edges of the last block that join two output nodes."""
-    return minimum_cut(induced_graph(full_batch.blocks[-1]), num_parts, derive_seed(seed, "partition"))
+    return partial(minimum_cut, induced_graph(full_batch.blocks[-1]), seed=derive_seed(seed, "partition"))
 
 
 @partition_method("REG")
-def _redundancy_embedded_parts(full_batch: FullBatch, num_parts: int, seed: int) -> Tensor:
+def _by_shared_nodes(full_batch: FullBatch, seed: int) -> Assign:
     """A minimum cut of the redundancy-embedded graph (Betty, ASPLOS 2023, section 4)."""
-    return minimum_cut(redundancy_graph(full_batch.blocks[-1]), num_parts, derive_seed(seed, "partition"))
+    return partial(minimum_cut, redundancy_graph(full_batch.blocks[-1]), seed=derive_seed(seed, "partition"))
+
+
+class Partitioner:
+    """Makes any number of parts of one full batch; what these have in common is made once, when it is first needed.
+
+    Args:
+        full_batch: in host memory.
+        method: a name in :data:`METHODS`, in any case.
+        seed: the same seed gives the same parts.
+
+    Raises:
+        BettyError: no such method.
+    """
+
+    def __init__(self, full_batch: FullBatch, method: str = "REG", seed: int = 0) -> None:
+        self._prepare = partial(_find_method(method), full_batch, seed)
+        self._num_outputs = full_batch.output_ids.numel()
+
+    @cached_property
+    def _assign(self) -> Assign:
+        return self._prepare()
+
+    def parts(self, num_parts: int) -> list[Tensor]:
+        """Make parts, as :func:`partition` does."""
+        if not isinstance(num_parts, int) or num_parts < 1:
+            raise BettyError(f"cannot make {num_parts} parts of a full batch; ask for a whole number of 1 or more")
+        if self._num_outputs == 0:
+            return []
+        if num_parts == 1:
+            part_of_output = torch.zeros(self._num_outputs, dtype=torch.int64)
+        elif num_parts >= self._num_outputs:
+            part_of_output = torch.arange(self._num_outputs)
+        else:
+            part_of_output = self._assign(num_parts)
+        return _positions_by_part(part_of_output)
 
 
 def partition(full_batch: FullBatch, num_parts: int, method: str = "REG", seed: int = 0) -> list[Tensor]:
@@ -80,19 +125,7 @@ def partition(full_batch: FullBatch, num_parts: int, method: str = "REG", seed: 
     Raises:
         BettyError: no such method, or ``num_parts`` is below 1.
     """
-    assign = _find_method(method)
-    if not isinstance(num_parts, int) or num_parts < 1:
-        raise BettyError(f"cannot make {num_parts} parts of a full batch; ask for a whole number of 1 or more")
-    num_outputs = full_batch.output_ids.numel()
-    if num_outputs == 0:
-        return []
-    if num_parts == 1:
-        part_of_output = torch.zeros(num_outputs, dtype=torch.int64)
-    elif num_parts >= num_outputs:
-        part_of_output = torch.arange(num_outputs)
-    else:
-        part_of_output = assign(full_batch, num_parts, seed)
-    return _positions_by_part(part_of_output)
+    return Partitioner(full_batch, method, seed).parts(num_parts)
 
 
 def _find_method(name: str) -> PartitionMethod:

@@ -20,6 +20,7 @@ from betty.full_batch import FullBatchSource
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import halves, partition, re_partition
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
+from betty.micro_batch_train.plan import MicroBatchPlan, estimated, model_estimate
 from betty.models import dropout_key
 from betty.seeds import derive_seed
 from betty.training import BatchRecord, EpochRecord, backward_on_share
@@ -27,35 +28,32 @@ from betty.training import BatchRecord, EpochRecord, backward_on_share
 logger = logging.getLogger(__name__)
 
 
-class Partitioner(Protocol):
-    """Decides which output nodes go into which micro-batch."""
+class Planner(Protocol):
+    """Decides on the micro-batches of every full batch."""
 
-    def parts(self, full_batch: FullBatch, model: nn.Module, seed: int) -> list[Tensor]:
-        """The parts of a full batch, in the order in which to train on them.
+    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
+        """The micro-batches of a full batch, in the order in which to train on them.
 
         Args:
             full_batch: in host memory.
             model: to be trained on it.
-            seed: the same seed gives the same parts.
-
-        Returns:
-            int64 tensors of positions in ``full_batch.output_ids``: each ascending and not empty, together every
-            position once.
+            seed: the same seed gives the same plan.
+            device: where to train.
         """
         ...
 
     def leave_more_room(self, num_micro_batches: int) -> None:
-        """Take notice that parts did not fit on the device, for the full batches to come.
+        """Take notice that a plan did not fit on the device, for the full batches to come.
 
         Args:
-            num_micro_batches: into how many the last full batch had to be split in the end, more than its parts.
+            num_micro_batches: into how many the last full batch had to be split in the end, more than were planned.
         """
         ...
 
 
 @dataclass
 class Partitioning:
-    """Partitions every full batch into the same number of parts: a :class:`Partitioner` that knows no budget.
+    """Partitions every full batch into the same number of parts: a :class:`Planner` that knows no budget.
 
     Args:
         method: name of a method of :func:`~betty.partition`.
@@ -69,14 +67,20 @@ class Partitioning:
     num_re_partition: int
     re_partition_method: str
 
-    def parts(self, full_batch: FullBatch, model: nn.Module, seed: int) -> list[Tensor]:
-        """Positions of the output nodes of every micro-batch."""
+    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
+        """So many parts, with what they take where the model's memory can be estimated."""
         parts = partition(full_batch, self.num_parts, self.method, seed)
-        return re_partition(full_batch, parts, self.num_re_partition, self.re_partition_method, seed)
+        parts = re_partition(full_batch, parts, self.num_re_partition, self.re_partition_method, seed)
+        return estimated(full_batch, parts, model_estimate(model, device))
 
     def leave_more_room(self, num_micro_batches: int) -> None:
         """Make as many micro-batches of the full batches to come, and one more than so far at least."""
         self.num_parts = max(self.num_parts + 1, num_micro_batches - self.num_re_partition)
+
+
+def partition_seed(seed: int, run: int, epoch: int, batch: int) -> int:
+    """The seed of a full batch's partition."""
+    return derive_seed(seed, "partition", run, epoch, batch)
 
 
 @dataclass(frozen=True)
@@ -189,28 +193,25 @@ class MicroBatchTrainer:
 
     Args:
         full_batches: of every epoch.
-        partitioner: decides on the micro-batches of each, and is told when they did not fit on the device.
+        planner: decides on the micro-batches of each, and is told when they did not fit on the device.
         device_loader: brings micro-batches to the device.
         seed: of the partitions and of exact dropout.
     """
 
-    def __init__(
-        self, full_batches: FullBatchSource, partitioner: Partitioner, device_loader: DeviceLoader, seed: int
-    ) -> None:
+    def __init__(self, full_batches: FullBatchSource, planner: Planner, device_loader: DeviceLoader, seed: int) -> None:
         self._full_batches = full_batches
-        self._partitioner = partitioner
+        self._planner = planner
         self._device_loader = device_loader
         self._seed = seed
 
     def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
         """Train on every full batch of an epoch."""
-        sample_s, partition_s, inputs, outputs, steps = 0.0, 0.0, 0, 0, []
+        sample_s, partition_s, inputs, outputs, steps, estimated_peaks = 0.0, 0.0, 0, 0, [], []
         for batch in range(self._full_batches.num_batches):
             start = time.perf_counter()
             full_batch = self._full_batches.load(epoch, batch)
             sampled = time.perf_counter()
-            partition_seed = derive_seed(self._seed, "partition", run, epoch, batch)
-            parts = self._partitioner.parts(full_batch, model, partition_seed)
+            parts, estimated_peak = self._plan(full_batch, model, partition_seed(self._seed, run, epoch, batch))
             partitioned = time.perf_counter()
 
             optimizer.zero_grad(set_to_none=True)
@@ -218,7 +219,7 @@ class MicroBatchTrainer:
                 step = accumulate_gradients(model, full_batch, parts, self._device_loader)
             optimizer.step()
             if len(step.batches) > len(parts):
-                self._partitioner.leave_more_room(len(step.batches))
+                self._planner.leave_more_room(len(step.batches))
 
             num_outputs = full_batch.output_ids.numel()
             sample_s += sampled - start
@@ -226,14 +227,20 @@ class MicroBatchTrainer:
             inputs += full_batch.input_ids.numel()
             outputs += num_outputs
             steps.append((num_outputs, step))
+            estimated_peaks += [] if estimated_peak is None else [estimated_peak]
         micro_batches = [record for _, step in steps for record in step.batches]
         return EpochRecord(
             loss=sum(num_outputs * step.loss for num_outputs, step in steps) / outputs,
             redundancy=sum(record.input_nodes for record in micro_batches) / inputs,
-            estimated_peak_bytes=None,
+            estimated_peak_bytes=max(estimated_peaks, default=None),
             sample_s=sample_s,
             partition_s=partition_s,
             split_s=sum(step.split_s for _, step in steps),
             transfer_s=sum(step.transfer_s for _, step in steps),
             batches=micro_batches,
         )
+
+    def _plan(self, full_batch: FullBatch, model: nn.Module, seed: int) -> tuple[list[Tensor], int | None]:
+        """The parts and the estimated peak; not the micro-batches, which the loader cuts again one by one."""
+        plan = self._planner.plan(full_batch, model, seed, self._device_loader.device)
+        return plan.parts, plan.peak

@@ -1,0 +1,241 @@
+"""Plans are compared with trying 1, 2, 3, … micro-batches, under estimates that are easy to compute."""
+
+import itertools
+import re
+
+import pytest
+import torch
+
+from betty import (
+    BettyError,
+    Block,
+    FullBatch,
+    GraphSAGE,
+    MemoryEstimate,
+    MicroBatch,
+    MicroBatchPlan,
+    plan_micro_batches,
+    split,
+)
+from betty.blocks import chain_blocks
+from betty.micro_batch_train import graph_partitioner
+from betty.micro_batch_train.graph_partitioner import METHODS, partition
+from betty.micro_batch_train.planner import BudgetPartitioning, plan_parts
+
+STATIC = 1000
+
+
+def size_estimate(micro_batch: MicroBatch) -> MemoryEstimate:
+    """Of a model of 250 bytes, an optimizer and gradients of as many again, and memory that grows with the sizes."""
+    return MemoryEstimate(
+        parameters=STATIC // 4,
+        gradients=STATIC // 4,
+        optimizer=STATIC // 2,
+        input_features=8 * micro_batch.input_ids.numel(),
+        labels=8 * micro_batch.output_ids.numel(),
+        blocks=4 * micro_batch.num_edges,
+        hidden=40 * micro_batch.num_edges,
+        aggregator=0,
+        backward=0,
+    )
+
+
+def need_of(micro_batches: list[MicroBatch]) -> int:
+    """The most bytes while one trains and the next one is loaded, written out."""
+
+    def loaded(micro_batch: MicroBatch) -> int:
+        return 8 * (micro_batch.input_ids.numel() + micro_batch.output_ids.numel()) + 4 * micro_batch.num_edges
+
+    trained = [STATIC + loaded(micro_batch) + 40 * micro_batch.num_edges for micro_batch in micro_batches]
+    beside = [loaded(micro_batch) for micro_batch in micro_batches[1:]] + [0]
+    return max(map(sum, zip(trained, beside, strict=True)))
+
+
+def plan_of(full_batch: FullBatch, budget: int, method: str = "REG") -> MicroBatchPlan:
+    model = torch.nn.Linear(1, 1)
+    return plan_micro_batches(full_batch, model, budget, method, seed=5, estimate=size_estimate)
+
+
+def line_of_outputs(num_outputs: int) -> FullBatch:
+    """Every output node has a source of its own: nothing is shared, and all micro-batches of a size are alike."""
+    indices = torch.arange(num_outputs, 2 * num_outputs, dtype=torch.int32)
+    return FullBatch((Block(torch.arange(num_outputs + 1), indices, torch.arange(2 * num_outputs)),))
+
+
+def neighbourhoods(num_nodes: list[int], max_degree: int, seed: int) -> FullBatch:
+    """Every node has 1 to ``max_degree`` sources near its place in a ring, so that cuts of few shared nodes exist.
+
+    Args:
+        num_nodes: of every level, input nodes first, output nodes last.
+        max_degree: of a destination node.
+        seed: of the random numbers.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    layers = []
+    for num_src, num_dst in itertools.pairwise(num_nodes):
+        degrees = torch.randint(1, max_degree + 1, (num_dst,), generator=draw)
+        place = torch.arange(num_dst).repeat_interleave(degrees) * num_src // num_dst
+        steps = torch.randint(0, 4 * max_degree, place.shape, generator=draw)
+        layers.append((torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)]), (place + steps) % num_src))
+    return FullBatch(chain_blocks(layers, torch.randperm(num_nodes[0], generator=draw)))
+
+
+RING = neighbourhoods([900, 500, 250], max_degree=6, seed=4)
+
+
+@pytest.mark.parametrize("share", [2, 3, 5, 8, 12])
+@pytest.mark.parametrize("method", METHODS)
+def test_one_micro_batch_less_would_not_fit(method: str, share: int) -> None:
+    budget = STATIC + (need_of([MicroBatch(RING.blocks)]) - STATIC) // share
+    plan = plan_of(RING, budget, method)
+    assert plan.peak == need_of(plan.micro_batches) <= budget
+    one_less = partition(RING, len(plan.parts) - 1, method, 5)
+    assert need_of(split(RING, one_less)) > budget
+
+
+def first_that_fits(full_batch: FullBatch, budget: int, method: str) -> int:
+    return next(
+        count
+        for count in itertools.count(1)
+        if need_of(split(full_batch, partition(full_batch, count, method, 5))) <= budget
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("share", [2, 3, 5, 8, 12])
+def test_there_are_no_more_micro_batches_than_the_first_partition_that_fits_has(method: str, share: int) -> None:
+    budget = STATIC + (need_of([MicroBatch(RING.blocks)]) - STATIC) // share
+    assert len(plan_of(RING, budget, method).parts) <= first_that_fits(RING, budget, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("outputs_that_fit", [1, 7, 10, 33, 60])
+def test_so_it_is_where_all_output_nodes_are_alike(method: str, outputs_that_fit: int) -> None:
+    full_batch = line_of_outputs(120)
+    # Of each output node, its source and its edge: 28 bytes once loaded, 40 more in training, 28 of the next ones.
+    budget = STATIC + outputs_that_fit * (2 * 28 + 40)
+    plan = plan_of(full_batch, budget, method)
+    assert plan.peak <= budget
+    assert 1 < len(plan.parts) <= first_that_fits(full_batch, budget, method)
+
+
+def test_a_plan_holds_every_output_node_once_and_names_its_micro_batches() -> None:
+    plan = plan_of(RING, need_of([MicroBatch(RING.blocks)]) // 4)
+    assert torch.cat(plan.parts).sort().values.tolist() == list(range(250))
+    for part, micro_batch, estimate in zip(plan.parts, plan.micro_batches, plan.estimates, strict=True):
+        assert torch.equal(micro_batch.output_ids, RING.output_ids[part])
+        assert estimate == size_estimate(micro_batch)
+    assert sum(micro_batch.weight for micro_batch in plan.micro_batches) == pytest.approx(1)
+
+
+def test_what_fits_stays_whole_without_any_graph_made(monkeypatch) -> None:
+    monkeypatch.setattr(graph_partitioner, "redundancy_graph", None)
+    budget = need_of([MicroBatch(RING.blocks)])
+    assert [part.tolist() for part in plan_of(RING, budget).parts] == [list(range(250))]
+    assert plan_of(line_of_outputs(0), STATIC).parts == []
+
+
+class Segments:
+    """Output nodes in their order in segments of even size, as a source of another kind would give them."""
+
+    def __init__(self, num_outputs: int) -> None:
+        self.num_outputs = num_outputs
+        self.asked = []
+        self.halved = []
+
+    def parts(self, num_parts: int) -> list[torch.Tensor]:
+        self.asked.append(num_parts)
+        return list(torch.arange(self.num_outputs).tensor_split(num_parts))
+
+    def halves(self, part: torch.Tensor) -> list[torch.Tensor]:
+        self.halved.append(part)
+        return list(part.tensor_split(2))
+
+
+def dense_beginning(num_outputs: int, dense: int, degree: int) -> FullBatch:
+    """The first output nodes have ``degree`` sources each, the others one; none are shared."""
+    degrees = torch.ones(num_outputs, dtype=torch.int64)
+    degrees[:dense] = degree
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    num_edges = int(indptr[-1])
+    indices = torch.arange(num_outputs, num_outputs + num_edges, dtype=torch.int32)
+    return FullBatch((Block(indptr, indices, torch.arange(num_outputs + num_edges)),))
+
+
+def test_output_nodes_that_take_more_do_not_make_all_micro_batches_smaller() -> None:
+    full_batch, source = dense_beginning(1000, 20, 10), Segments(1000)
+    budget = need_of(split(full_batch, source.parts(20))[1:])
+    plan = plan_parts(full_batch, source, size_estimate, budget)
+    even = next(count for count in itertools.count(1) if need_of(split(full_batch, source.parts(count))) <= budget)
+    assert need_of(plan.micro_batches) <= budget
+    assert 20 < len(plan.parts) <= 25 < even
+
+
+def test_a_number_is_not_tried_twice_and_few_are_tried() -> None:
+    full_batch, source = line_of_outputs(2000), Segments(2000)
+    plan_parts(full_batch, source, size_estimate, STATIC + (need_of([MicroBatch(full_batch.blocks)]) - STATIC) // 50)
+    assert len(source.asked) == len(set(source.asked)) <= 3
+
+
+@pytest.mark.parametrize("share", [4, 16])
+def test_the_graph_is_made_once_for_all_numbers_that_are_tried(monkeypatch, share: int) -> None:
+    made, cut = [], []
+    redundancy_graph, minimum_cut = graph_partitioner.redundancy_graph, graph_partitioner.minimum_cut
+
+    def counted_graph(block):
+        made.append(block.num_dst)
+        return redundancy_graph(block)
+
+    def counted_cut(graph, *args, **kwargs):
+        cut.append(graph.shape[0])
+        return minimum_cut(graph, *args, **kwargs)
+
+    monkeypatch.setattr(graph_partitioner, "redundancy_graph", counted_graph)
+    monkeypatch.setattr(graph_partitioner, "minimum_cut", counted_cut)
+    budget = STATIC + (need_of([MicroBatch(RING.blocks)]) - STATIC) // share
+    plan = plan_of(RING, budget)
+    assert made.count(250) == 1
+    assert 1 <= cut.count(250) <= 2
+    assert len(plan.parts) > share
+
+
+def test_a_budget_too_small_for_one_output_node_names_one_that_would_do() -> None:
+    with pytest.raises(BettyError, match=r"too small even for one output node.*most of it hidden") as raised:
+        plan_of(RING, STATIC + 10)
+    assert "\n" not in str(raised.value)
+    enough = int(re.search(r"at least (\d+) bytes", str(raised.value))[1])
+    assert plan_of(RING, enough).peak <= enough
+    alone = max(need_of(split(RING, [torch.tensor([node]), others])[:1]) for node, others in singled_out(RING))
+    assert alone <= enough <= 1.5 * alone
+
+
+def singled_out(full_batch: FullBatch) -> list[tuple[int, torch.Tensor]]:
+    nodes = torch.arange(full_batch.output_ids.numel())
+    return [(node, nodes[nodes != node]) for node in nodes.tolist()]
+
+
+@pytest.mark.parametrize("budget", [0, -1, 1.5])
+def test_a_budget_that_is_no_number_of_bytes_is_refused(budget) -> None:
+    with pytest.raises(BettyError, match="give a whole number of bytes above 0"):
+        plan_of(RING, budget)
+
+
+def test_an_unknown_method_and_an_unknown_model_are_refused() -> None:
+    with pytest.raises(BettyError, match="unknown partitioning method 'best'"):
+        plan_of(RING, 10**9, "best")
+    with pytest.raises(BettyError, match="the memory of a Linear is not known"):
+        plan_micro_batches(RING, torch.nn.Linear(1, 1), 10**9)
+
+
+def test_every_notice_leaves_more_room() -> None:
+    model, device = GraphSAGE(6, 8, 3, 2), torch.device("cpu")
+    budget = plan_micro_batches(RING, model, 10**9).peak // 2
+    partitioning = BudgetPartitioning("REG", budget)
+    counts = []
+    for notices in range(4):
+        plan = partitioning.plan(RING, model, 0, device)
+        assert plan.peak <= budget * 0.9**notices
+        counts.append(len(plan.parts))
+        partitioning.leave_more_room()
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
