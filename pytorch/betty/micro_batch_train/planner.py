@@ -76,13 +76,14 @@ def plan_micro_batches(
     estimate = estimate or model_estimate(model, device)
     if estimate is None:
         raise BettyError(f"the memory of a {type(model).__name__} is not known; give estimate=")
+    plan = plan_parts(full_batch, MethodParts(full_batch, method, seed), estimate, memory_budget)
     optimizer_step = estimate_optimizer_step(model, device=device)
     if optimizer_step > memory_budget:
         raise BettyError(
             f"a memory budget of {size_text(memory_budget)} is too small for the model's parameters, gradients and "
             f"optimizer; give at least {optimizer_step} bytes or take a smaller model"
         )
-    return plan_parts(full_batch, MethodParts(full_batch, method, seed), estimate, memory_budget)
+    return plan
 
 
 def plan_parts(full_batch: FullBatch, source: PartSource, estimate: Estimate, memory_budget: int) -> MicroBatchPlan:

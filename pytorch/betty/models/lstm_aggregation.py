@@ -129,11 +129,10 @@ def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient
         needs_rows = needs_gradient or _projects_sources(block)
         of_x = tape.allocate("backward", block.num_src, width, dtype=dtype) if needs_rows else None
         of_scaled = tape.allocate("gradients", 4 * num_inputs * channels, channels, dtype=dtype)
-        with tape.temporary("backward", 4 * num_inputs * channels, channels, dtype=dtype):
-            with tape.temporary("backward", num_sequences, channels, dtype=dtype):
-                tape.touch("backward", _EDGE_CHANNELS * num_edges + num_sequences, channels, dtype=dtype)
-                products = 4 * num_inputs * channels
-                tape.touch("backward", (4 + 2 * num_inputs) * num_edges + products, channels, dtype=dtype)
+        products = 4 * num_inputs * channels
+        with tape.temporary("backward", products + num_sequences, channels, dtype=dtype):
+            tape.touch("backward", _EDGE_CHANNELS * num_edges + num_sequences, channels, dtype=dtype)
+            tape.touch("backward", (4 + 2 * num_inputs) * num_edges + products, channels, dtype=dtype)
         tape.gradient = of_x
         tape.free(before, *saved)
         tape.add_gradient(4 * num_inputs * channels, channels)

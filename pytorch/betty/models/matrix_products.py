@@ -37,7 +37,7 @@ def sigmoid_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def linear_scratch(in_channels: int, dtype: torch.dtype, device_type: str) -> int:
-    """Bytes that :func:`linear` takes beside its result: on the CPU oneDNN copies pieces of the weight for every thread.
+    """Bytes that :func:`linear` takes beside its result, where oneDNN copies pieces of the weight for every thread.
 
     Observed with PyTorch 2.13: 64 rows of up to 1,024 columns, a multiple of 16, and a little more.
     """

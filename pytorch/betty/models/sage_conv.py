@@ -92,16 +92,20 @@ class SAGEConv(nn.Module):
     @contextmanager
     def _neighbours_memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
         if self.projects_first:
-            with self.fc_neigh.memory(tape, x, block.num_src, needs_gradient, kind="aggregator") as projected:
-                with self.aggregate.memory(self, tape, block, projected, self.out_feats, True) as neighbours:
-                    tape.free(projected)
-                    yield neighbours
+            with (
+                self.fc_neigh.memory(tape, x, block.num_src, needs_gradient, kind="aggregator") as projected,
+                self.aggregate.memory(self, tape, block, projected, self.out_feats, True) as neighbours,
+            ):
+                tape.free(projected)
+                yield neighbours
         else:
             of_aggregated = needs_gradient or self.aggregate.has_weights
-            with self.aggregate.memory(self, tape, block, x, self.in_feats, needs_gradient) as aggregated:
-                with self.fc_neigh.memory(tape, aggregated, block.num_dst, of_aggregated) as neighbours:
-                    tape.free(aggregated)
-                    yield neighbours
+            with (
+                self.aggregate.memory(self, tape, block, x, self.in_feats, needs_gradient) as aggregated,
+                self.fc_neigh.memory(tape, aggregated, block.num_dst, of_aggregated) as neighbours,
+            ):
+                tape.free(aggregated)
+                yield neighbours
 
     def extra_repr(self) -> str:
         return f"{self.in_feats}, {self.out_feats}, aggregator={type(self.aggregate).__name__.lower()}"
