@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from betty.blocks import Block, index_dtype
 from betty.errors import BettyError
+from betty.memory import estimate_inference
 from betty.models import LayeredModel
 from betty.ogb_compat import import_ogb
 from betty.progress import progress_bar
@@ -64,24 +65,24 @@ def layerwise_inference(
         max_edges: of a batch; a node with more of them gets a batch of its own.
         max_nodes: destination nodes of a batch.
         memory_budget: bytes on the device; both bounds are lowered in the layers where a batch takes more.
-        estimate: what a batch takes; a budget needs it.
+        estimate: what a batch takes; :func:`~betty.memory.estimate_inference` of the model if not given.
 
     Returns:
         float32 ``[num_nodes, num_classes]``, in host memory.
 
     Raises:
-        BettyError: the features do not fit the graph, a bound is below 1, a budget comes without an estimate, or a
-            single node does not fit the budget.
+        BettyError: the features do not fit the graph, a bound is below 1, or a single node does not fit the budget.
     """
     num_nodes = indptr.numel() - 1
     if features.shape[0] != num_nodes:
         raise BettyError(f"features of {features.shape[0]} nodes for a graph of {num_nodes}")
     if max_edges < 1 or max_nodes < 1:
         raise BettyError(f"a batch of at most {max_edges} edges and {max_nodes} nodes; both have to be at least 1")
-    if memory_budget is not None and estimate is None:
-        raise BettyError("a memory budget for evaluation needs an estimate of what a batch takes; give both")
     dtype = next(model.parameters()).dtype
-    budget = _Budget(math.inf, _no_bytes) if memory_budget is None else _Budget(memory_budget, estimate)
+    if memory_budget is None:
+        budget = _Budget(math.inf, _no_bytes)
+    else:
+        budget = _Budget(memory_budget, estimate or partial(_estimate, model, device))
     cutter = RowCutter(indptr, indices)
     _require_room_for_the_largest_node(cutter, indptr, model.num_layers, budget)
     states = features
@@ -124,6 +125,10 @@ class _Budget:
                 f"{layer_index}, above the memory budget of {self.limit:,}; evaluation needs {cost:,} bytes at least"
             )
         return cost <= self.limit
+
+
+def _estimate(model: LayeredModel, device: torch.device | str, layer_index: int, block: Block) -> int:
+    return estimate_inference(model, layer_index, block, device=device)
 
 
 def _no_bytes(layer_index: int, block: Block) -> int:

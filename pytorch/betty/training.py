@@ -96,6 +96,7 @@ def fit(
     schedule: Schedule,
     folder: RunFolder,
     device: torch.device,
+    memory_budget: int | None = None,
 ) -> list[dict[str, Any]]:
     """Train all runs, going on from the folder's checkpoint where it has one.
 
@@ -107,6 +108,7 @@ def fit(
         schedule: how long, and when to evaluate.
         folder: where everything is written.
         device: where the model is.
+        memory_budget: bytes on the device that evaluation may take, if they are bounded.
 
     Returns:
         The epochs' objects of ``metrics.jsonl``.
@@ -132,7 +134,9 @@ def fit(
             epoch_s = time.perf_counter() - start
             if not math.isfinite(record.loss):
                 raise BettyError(f"the loss is {record.loss} in epoch {epoch} of run {run}; try a lower --lr")
-            scores = score(model, dataset, device) if schedule.evaluates(epoch) else Scores(None, None, None)
+            scores = Scores(None, None, None)
+            if schedule.evaluates(epoch):
+                scores = score(model, dataset, device, memory_budget)
             metrics = epoch_metrics(run, epoch, record, scores, epoch_s)
             folder.record(run, epoch, metrics, [asdict(batch) for batch in record.batches], model, optimizer)
             if schedule.logs(epoch):
@@ -168,10 +172,10 @@ def describe_data(dataset: Dataset) -> dict[str, str]:
     }
 
 
-def score(model: nn.Module, dataset: Dataset, device: torch.device) -> Scores:
+def score(model: nn.Module, dataset: Dataset, device: torch.device, memory_budget: int | None = None) -> Scores:
     """Evaluate a model on the data set's splits, layer by layer with full neighbourhoods."""
     indptr, indices = csc(dataset.graph)
-    logits = layerwise_inference(model, indptr, indices, dataset.features, device)
+    logits = layerwise_inference(model, indptr, indices, dataset.features, device, memory_budget=memory_budget)
     return evaluate(
         logits, dataset.labels, dataset.train_ids, dataset.val_ids, dataset.test_ids, dataset.evaluator_name
     )

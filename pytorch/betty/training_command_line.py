@@ -79,12 +79,17 @@ def parse_training_flags(parser: CommandLineParser, arguments: list[str] | None)
     return flags
 
 
-def run_training(flags: argparse.Namespace, make_trainer: Callable[[Dataset, DeviceLoader], TrainEpoch]) -> None:
+def run_training(
+    flags: argparse.Namespace,
+    make_trainer: Callable[[Dataset, DeviceLoader], TrainEpoch],
+    memory_budget: Callable[[], int | None] = lambda: None,
+) -> None:
     """Load, train, evaluate, and write everything that a run writes.
 
     Args:
         flags: of :func:`training_parser`, and the trainer's own.
         make_trainer: makes the trainer's ``train_epoch`` of a data set and a device loader.
+        memory_budget: tells, with the data set in memory, the bytes that evaluation may take on the device.
     """
     types.set_up_logging(flags.quiet)
     folder = RunFolder(flags.output, printable(flags), if_exists(flags))
@@ -103,6 +108,7 @@ def run_training(flags: argparse.Namespace, make_trainer: Callable[[Dataset, Dev
         ),
         folder,
         flags.device,
+        memory_budget(),
     )
     summary = summarize(epochs)
     plot_run(folder.plot, epochs, folder.batches())

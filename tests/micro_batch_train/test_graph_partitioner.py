@@ -294,7 +294,8 @@ def test_re_partition_cuts_the_part_along_its_own_structure():
 
 
 def test_halves_are_two_also_where_the_method_leaves_one_empty(monkeypatch):
-    monkeypatch.setitem(METHODS, "all in one", lambda full_batch, num_parts, seed: torch.zeros(5, dtype=torch.int64))
+    all_in_one = torch.zeros(5, dtype=torch.int64)
+    monkeypatch.setitem(METHODS, "all in one", lambda full_batch, seed: lambda num_parts: all_in_one)
     split = halves(FULL_BATCHES["random"], torch.tensor([2, 3, 5, 7, 11]), "all in one")
     assert [half.tolist() for half in split] == [[2, 3, 5], [7, 11]]
 

@@ -204,4 +204,4 @@ def test_each_full_batch_of_an_epoch_makes_one_step() -> None:
 def test_re_partitioning_adds_a_micro_batch_each_time() -> None:
     full_batch = random_full_batch([200, 100, 40], 5, seed=0)
     model = GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, 2)
-    assert len(Partitioning("range", 4, 3, "random").parts(full_batch, model, seed=0)) == 7
+    assert len(Partitioning("range", 4, 3, "random").plan(full_batch, model, 0, CPU).parts) == 7

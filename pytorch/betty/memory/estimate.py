@@ -88,12 +88,13 @@ def estimate_memory(
 def estimate_optimizer_step(model: nn.Module, *, optimizer_states: int = 2, device: torch.device | str = "cpu") -> int:
     """Estimate the bytes that are alive while the optimizer makes its step, when no micro-batch is.
 
-    Adam makes three tensors on the way, on the CPU for one parameter after the other, on CUDA for all at once.
+    Adam makes three tensors on the way: on CUDA for all parameters at once, on the CPU for one after the other, when
+    something of the one before is still there.
     """
     tape = Tape(torch.float32, torch.device(device).type)
     _hold_model(tape, model, optimizer_states, accumulates=True)
     sizes = [parameter.nbytes for parameter in model.parameters()]
-    tape.touch("optimizer", 3 * (sum(sizes) if tape.device_type == "cuda" else max(sizes)), dtype=torch.uint8)
+    tape.touch("optimizer", 3 * sum(sizes) if tape.device_type == "cuda" else 4 * max(sizes), dtype=torch.uint8)
     return tape.peak
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from functools import cache
 
 from betty.command_line import (
     AUTO,
@@ -82,18 +83,31 @@ def main(arguments: list[str] | None = None) -> None:
     if flags.plan_only:
         run_command(parser.prog, lambda: show_plan(flags))
     else:
-        run_command(parser.prog, lambda: run_training(flags, lambda *parts: make_trainer(flags, *parts)))
+        run_command(parser.prog, lambda: train(flags))
 
 
-def make_trainer(flags: argparse.Namespace, dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
-    return MicroBatchTrainer(full_batches(flags, dataset), planner(flags), device_loader, flags.seed).train_epoch
+def train(flags: argparse.Namespace) -> None:
+    budget = cache(lambda: memory_budget(flags))
+
+    def make_trainer(dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
+        source = full_batches(flags, dataset)
+        return MicroBatchTrainer(source, planner(flags, budget()), device_loader, flags.seed).train_epoch
+
+    run_training(flags, make_trainer, budget)
 
 
-def planner(flags: argparse.Namespace) -> Planner:
+def memory_budget(flags: argparse.Namespace) -> int | None:
+    """Bytes; what ``auto`` is, is asked of the device now."""
     if flags.memory_budget is None:
-        return Partitioning(flags.selection_method, flags.num_batch, flags.num_re_partition, flags.re_partition_method)
+        return None
     budget = available_memory(flags.device) if flags.memory_budget == AUTO else flags.memory_budget
     logger.info("as many micro-batches as %s of memory ask for", size_text(budget))
+    return budget
+
+
+def planner(flags: argparse.Namespace, budget: int | None) -> Planner:
+    if budget is None:
+        return Partitioning(flags.selection_method, flags.num_batch, flags.num_re_partition, flags.re_partition_method)
     return BudgetPartitioning(flags.selection_method, budget)
 
 
@@ -103,7 +117,9 @@ def show_plan(flags: argparse.Namespace) -> None:
     dataset = load_flagged_dataset(flags)
     full_batch = full_batches(flags, dataset).load(0, 0)
     model = new_model(flags, dataset)
-    plan = planner(flags).plan(full_batch, model, partition_seed(flags.seed, 0, 0, 0), flags.device)
+    plan = planner(flags, memory_budget(flags)).plan(
+        full_batch, model, partition_seed(flags.seed, 0, 0, 0), flags.device
+    )
     print(plan_table(plan))
     plot_plan(flags.output / "estimate.png", plan)
     logger.info("written to %s", flags.output)

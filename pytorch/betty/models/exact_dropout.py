@@ -156,7 +156,9 @@ class TorchDropout(Dropout):
 
     @contextmanager
     def memory(self, tape: Tape, num_rows: int, channels: int) -> Iterator[Held]:
-        mask = tape.allocate("hidden", num_rows, channels, dtype=torch.bool)
+        # PyTorch keeps what it multiplied with; on CUDA a mask.
+        dtype = torch.bool if tape.device_type == "cuda" else tape.dtype
+        mask = tape.allocate("hidden", num_rows, channels, dtype=dtype)
         yield tape.allocate("hidden", num_rows, channels)
         tape.replace_gradient(num_rows, channels)
         tape.free(mask)

@@ -98,15 +98,18 @@ class LayeredModel(nn.Module):
         Raises:
             BettyError: the blocks do not fit the layers or the features.
         """
-        if len(blocks) != self.num_layers:
-            raise BettyError(
-                f"{len(blocks)} blocks for a model of {self.num_layers} layers; give one fan-out per layer"
-            )
+        self._check(blocks)
         if x.shape[0] != blocks[0].num_src:
             raise BettyError(f"features of {x.shape[0]} nodes for a block with {blocks[0].num_src} sources")
         for layer_index, block in enumerate(blocks):
             x = self.layer_forward(layer_index, block, x)
         return x
+
+    def _check(self, blocks: Sequence[Block]) -> None:
+        if len(blocks) != self.num_layers:
+            raise BettyError(
+                f"{len(blocks)} blocks for a model of {self.num_layers} layers; give one fan-out per layer"
+            )
 
     @contextmanager
     def memory(self, tape: Tape, blocks: Sequence[Block], x: Held) -> Iterator[Held]:
@@ -116,7 +119,11 @@ class LayeredModel(nn.Module):
             tape: to be played on.
             blocks: one per layer, input layer first; of them only the degrees and the numbers of nodes count.
             x: the features.
+
+        Raises:
+            BettyError: the blocks do not fit the layers.
         """
+        self._check(blocks)
         with ExitStack() as layers:
             for layer_index, block in enumerate(blocks):
                 result = layers.enter_context(self.layer_memory(tape, layer_index, block, x))
