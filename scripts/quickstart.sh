@@ -4,6 +4,7 @@
 # Further arguments are flags of python -m betty.micro_batch_train and override those below:
 #
 #   ./scripts/quickstart.sh --num-batch 16 --aggre lstm
+#   ./scripts/quickstart.sh --memory-budget 200MiB
 #   ./scripts/quickstart.sh --dataset path/to/graph.npz
 
 set -euo pipefail
@@ -12,7 +13,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 FULL_BATCHES=(--dataset synthetic-arxiv --fan-out 10,25 --num-epochs 20 --seed 1236
               --data-root "$PROJECT/data" --full-batch-root "$PROJECT/betty_dataset")
 TRAINING=(--load-full-batch --num-layers 2 --num-hidden 64 --lr 0.01 --dropout 0.2 --eval)
-MICRO_BATCHES=(--selection-method REG --num-batch 8)
+MICRO_BATCHES=(--selection-method REG)
+case " $* " in
+    *" --memory-budget"*) ;; # which decides on the number of micro-batches
+    *) MICRO_BATCHES+=(--num-batch 8) ;;
+esac
 RESULTS="$PROJECT/results/quickstart"
 
 # Of the further arguments, those that say which full batches there are.

@@ -7,6 +7,7 @@ from torch import nn
 from betty import GAT, MLP, BettyError, FullBatch, GraphSAGE, PeakMemory, estimate_memory, partition, split
 from betty.device_loader import LoadedBatch
 from betty.memory import estimate_inference, estimate_optimizer_step
+from betty.memory.estimate import CUBLAS_WORKSPACE
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none
 from betty.models import AGGREGATORS
 from betty.training import backward_on_share
@@ -100,7 +101,9 @@ def test_micro_batches_are_estimated_as_well_as_the_full_batch() -> None:
 
 def test_cuda_rounds_up() -> None:
     model, blocks = make_model("mean", (3, 4, 2)), random_full_batch([9, 7, 5, 3], 3, seed=0).blocks
-    assert estimate_memory(model, blocks, device="cuda").peak > 3 * estimate_memory(model, blocks).peak
+    on_cuda = estimate_memory(model, blocks, device="cuda").peak - CUBLAS_WORKSPACE
+    assert on_cuda % 512 == 0
+    assert on_cuda > 3 * estimate_memory(model, blocks).peak
 
 
 @pytest.mark.parametrize("layer_index", [0, 1, 2])
@@ -140,3 +143,18 @@ def test_blocks_without_edges_and_without_nodes_are_estimated() -> None:
 def test_blocks_that_do_not_fit_the_model_are_refused() -> None:
     with pytest.raises(BettyError, match="2 blocks for a model of 3 layers"):
         estimate_memory(make_model("mean", (3, 4, 2)), FULL_BATCHES["wide"].blocks[:2])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", MODELS)
+def test_on_a_gpu_the_estimate_is_what_a_step_takes(kind: str) -> None:
+    model, full_batch = make_model(kind, (128, 256, 40)).cuda(), random_full_batch([60000, 40000, 25000, 15000], 8, 0)
+    batch = split(full_batch, [torch.arange(15000)])[0].to("cuda")
+    features = torch.randn(60000, 128, device="cuda")
+    loaded = LoadedBatch(batch, features, torch.randint(40, (15000,), device="cuda"), 0.0, 0.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    before = torch.cuda.memory_allocated() + 2 * sum(parameter.nbytes for parameter in model.parameters())
+    with PeakMemory("cuda") as meter, all_gradients_or_none(model.parameters()):
+        backward_on_share(model, loaded, 15000)
+    assert estimate_memory(model, batch.blocks, device="cuda").peak == pytest.approx(before + meter.peak_bytes, rel=0.1)

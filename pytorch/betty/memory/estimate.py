@@ -12,6 +12,10 @@ from betty.blocks import Block
 from betty.memory.tape import Held, Tape
 
 
+CUBLAS_WORKSPACE = 32 << 20
+"""Bytes that PyTorch gives cuBLAS on CUDA by default, on the devices on which it gives the most (8 MiB elsewhere)."""
+
+
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes of tensors that are alive when a training step on a micro-batch takes the most, by what they are for.
@@ -27,7 +31,7 @@ class MemoryEstimate:
         aggregator: what layers make on the way and keep for the backward.
         gradients: of the parameters.
         optimizer: its state.
-        backward: gradients of hidden states, and what layers make on the way back.
+        backward: gradients of hidden states, what layers make on the way back, and the workspace of CUDA's libraries.
     """
 
     parameters: int
@@ -131,6 +135,8 @@ def _hold_model(tape: Tape, model: nn.Module, optimizer_states: int, accumulates
         tape.allocate("parameters", parameter.numel(), dtype=parameter.dtype)
         tape.allocate("optimizer", optimizer_states * parameter.numel(), dtype=parameter.dtype)
         tape.allocate("gradients", parameter.numel() * accumulates, dtype=parameter.dtype)
+    if tape.device_type == "cuda":
+        tape.allocate("backward", CUBLAS_WORKSPACE, dtype=torch.uint8)
 
 
 def _load(tape: Tape, blocks: Sequence[Block], num_features: int) -> Held:
