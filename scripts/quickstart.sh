@@ -13,10 +13,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 FULL_BATCHES=(--dataset synthetic-arxiv --fan-out 10,25 --num-epochs 20 --seed 1236
               --data-root "$PROJECT/data" --full-batch-root "$PROJECT/betty_dataset")
 TRAINING=(--load-full-batch --num-layers 2 --num-hidden 64 --lr 0.01 --dropout 0.2 --eval)
-MICRO_BATCHES=(--selection-method REG)
 case " $* " in
-    *" --memory-budget"*) ;; # which decides on the number of micro-batches
-    *) MICRO_BATCHES+=(--num-batch 8) ;;
+    *" --memory-budget"*) MICRO_BATCHES=() ONE_BATCH=() ;; # the budget decides on the number
+    *) MICRO_BATCHES=(--num-batch 8) ONE_BATCH=(--num-batch 1) ;;
 esac
 RESULTS="$PROJECT/results/quickstart"
 
@@ -38,12 +37,12 @@ echo "== Full batches"
 python -m betty.full_batch "${FULL_BATCHES[@]}" ${chosen[@]+"${chosen[@]}"}
 
 echo "== GraphSAGE, by micro-batches"
-python -m betty.micro_batch_train "${FULL_BATCHES[@]}" "${TRAINING[@]}" "${MICRO_BATCHES[@]}" "$@" \
-    --output "$RESULTS/sage" --overwrite
+python -m betty.micro_batch_train "${FULL_BATCHES[@]}" "${TRAINING[@]}" --selection-method REG \
+    ${MICRO_BATCHES[@]+"${MICRO_BATCHES[@]}"} "$@" --output "$RESULTS/sage" --overwrite
 
 echo "== MLP, on the nodes' own features alone"
 python -m betty.micro_batch_train "${FULL_BATCHES[@]}" "${TRAINING[@]}" "$@" \
-    --model mlp --selection-method range --num-batch 1 --output "$RESULTS/mlp" --overwrite --log-every 5
+    ${ONE_BATCH[@]+"${ONE_BATCH[@]}"} --model mlp --selection-method range --output "$RESULTS/mlp" --overwrite --log-every 5
 
 echo "== Side by side"
 python -m betty.compare "$RESULTS/sage" "$RESULTS/mlp"

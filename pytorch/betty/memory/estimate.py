@@ -11,7 +11,6 @@ from torch import nn
 from betty.blocks import Block
 from betty.memory.tape import Held, Tape
 
-
 CUBLAS_WORKSPACE = 32 << 20
 """Bytes that PyTorch gives cuBLAS on CUDA by default, on the devices on which it gives the most (8 MiB elsewhere)."""
 
