@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from betty import Block
+from betty import Block, GraphSAGE, PeakMemory
 from betty.dgl_compat import dgl
-from betty.models import SAGEConv, lstm_aggregation, matrix_products
+from betty.memory import estimate_inference
+from betty.models import SAGEConv, lstm_aggregation, lstm_kernel, matrix_products
 from betty.models.lstm_aggregation import last_lstm_states
 from betty.models.neighbour_sequences import neighbour_sequences
 from tests.random_blocks import random_block
@@ -52,6 +53,12 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
+def block_of_degrees(degrees: list[int], num_src: int) -> Block:
+    indptr = torch.tensor([0, *degrees]).cumsum(0)
+    neighbours = torch.randint(num_src, (sum(degrees),), generator=torch.Generator().manual_seed(3))
+    return Block(indptr, neighbours.int(), torch.arange(num_src))
+
+
 def new_lstm(channels: int = CHANNELS, dtype: torch.dtype = torch.float64) -> nn.LSTM:
     torch.manual_seed(0)
     return nn.LSTM(channels, channels, batch_first=True).to(dtype)
@@ -87,6 +94,75 @@ def test_states_and_gradients_equal_a_loop_over_destinations(block):
     if block.num_edges:
         expected_gradients = gradients(expected, x, lstm)
         torch.testing.assert_close(gradients(result, x, lstm), expected_gradients, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.usefixtures("chunks", "gates")
+@pytest.mark.parametrize("num_steps", [1, 3])
+@pytest.mark.parametrize("num_narrow", [2, 1000])
+def test_states_without_gradients_equal_a_loop_over_destinations(block, num_steps, num_narrow, monkeypatch):
+    monkeypatch.setattr(lstm_kernel, "KERNEL_STEPS", num_steps)
+    monkeypatch.setattr(lstm_kernel, "NARROW_STATES", num_narrow * CHANNELS)
+    lstm, x = new_lstm(), features(block)
+    with torch.no_grad():
+        expected, result = read_one_by_one(block, x, lstm), last_lstm_states(block, x, lstm)
+    torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.usefixtures("gates")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_long_sequences_without_gradients_are_exact_but_for_rounding(dtype):
+    block = block_of_degrees([500, 300, 299, 70, 3], num_src=700)
+    lstm, x = new_lstm(16, dtype), features(block, 16, dtype)
+    with torch.no_grad():
+        result = last_lstm_states(block, x, lstm)
+        expected = read_one_by_one(block, x.double(), copy.deepcopy(lstm).double())
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_without_gradients_pytorch_makes_nearly_all_steps_of_a_hub(monkeypatch):
+    calls, kernel = [], torch.lstm
+    monkeypatch.setattr(lstm_kernel.torch, "lstm", lambda *arguments: calls.append(1) or kernel(*arguments))
+    block = block_of_degrees([2000], num_src=3000)
+    lstm, x = new_lstm(16), features(block, 16)
+    with torch.no_grad():
+        last_lstm_states(block, x, lstm)
+    assert len(calls) == 2000 // lstm_kernel.KERNEL_STEPS
+
+
+def test_autocast_leaves_long_sequences_as_they_are():
+    block = block_of_degrees([200, 100], num_src=300)
+    lstm, x = new_lstm(16, torch.float32), features(block, 16, torch.float32)
+    with torch.no_grad():
+        expected = last_lstm_states(block, x, lstm)
+        with torch.autocast("cpu", torch.bfloat16):
+            result = last_lstm_states(block, x, lstm)
+    assert torch.equal(result, expected)
+
+
+DEGREES = {
+    "hub": ([3000], 3001),
+    "hub of few sources": ([8000], 500),
+    "long": (list(range(100, 900, 40)), 1000),
+    "short": ([7] * 3000, 9000),
+    "hub and short": ([3000] + [10] * 2000, 5000),
+    "all": ([1500, 1200, 900] + [80] * 800 + [300] * 100, 3000),
+}
+
+
+@pytest.mark.parametrize("name", DEGREES)
+@pytest.mark.parametrize(
+    ("channels", "dtype"), [(16, torch.float32), (64, torch.float32), (64, torch.float64), (64, torch.bfloat16)]
+)
+def test_inference_takes_what_is_estimated(name, channels, dtype):
+    block = block_of_degrees(*DEGREES[name])
+    model, x = GraphSAGE(channels, 32, 5, 2, "lstm").to(dtype), features(block, channels, dtype)
+    tensors = block.indptr, block.indices, block.src_ids, torch.empty(block.num_dst, dtype=torch.int64), x
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    loaded = 4 * parameters + sum(tensor.nbytes for tensor in tensors)
+    with torch.no_grad(), PeakMemory("cpu") as meter:
+        model.layer_forward(0, block, x)
+    assert estimate_inference(model, 0, block) - loaded == pytest.approx(meter.peak_bytes, rel=0.05)
 
 
 def test_gradients_are_zero_where_there_are_no_edges():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -15,8 +16,9 @@ from betty.blocks import Block
 from betty.memory.tape import Held, Tape
 from betty.models.linear import linear_memory
 from betty.models.lstm_gates import EdgeGates, Gates, SourceGates
+from betty.models.lstm_kernel import KernelLSTM, kernel_memory, kernel_steps
 from betty.models.matrix_products import linear
-from betty.models.neighbour_sequences import SequenceChunk, chunk_bounds, neighbour_sequences
+from betty.models.neighbour_sequences import SequenceChunk, chunk_bounds, neighbour_sequences, step_sizes
 
 CPU_STATES = 1 << 16
 """Hidden states of a chunk, sequences times channels, with which a step stays in the cache of a core."""
@@ -39,11 +41,11 @@ source, and where there were 10 the whole took three quarters of the time.
 """
 
 
-SORTING_NUMBERS = 7
+SORTING_NUMBERS = 8
 """int64 numbers per edge that are alive while sequences are made."""
 
-_STEP_CHANNELS = 12
-"""Numbers per sequence and channel that are alive in a step forward: both states, inputs, gates, the gates before."""
+_STEP_CHANNELS = {SourceGates: 10, EdgeGates: 8}
+"""Numbers per sequence and channel that are alive in a step forward: both states, inputs, gates."""
 
 _EDGE_CHANNELS = 9
 """Numbers per edge and channel of a chunk that are alive backward: inputs, gates, cell states, derivatives."""
@@ -66,16 +68,25 @@ def last_lstm_states(block: Block, x: Tensor, lstm: nn.LSTM) -> Tensor:
     chunks = neighbour_sequences(block, *_chunk_limits(block, lstm.hidden_size, x.device.type))
     dtype = torch.promote_types(x.dtype, torch.float32)
     features = x.to(dtype)
-    weight_ih, weight_hh, bias = _logistic_parameters(lstm, dtype)
+    parameters = tuple(parameter.to(dtype) for parameter in lstm.parameters())
+    weight_ih, weight_hh, bias = _logistic_parameters(*parameters)
     if not _projects_sources(block):
-        operands = EdgeGates, features, torch.cat([weight_ih, weight_hh], dim=1), bias
+        kind, operands = EdgeGates, (features, torch.cat([weight_ih, weight_hh], dim=1), bias)
     else:
-        operands = SourceGates, torch.addmm(bias, features, weight_ih.T), weight_hh, None
-    return _LastStates.apply(*operands, chunks, block.num_dst, torch.is_grad_enabled()).to(x.dtype)
+        kind, operands = SourceGates, (torch.addmm(bias, features, weight_ih.T), weight_hh, None)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *parameters)):
+        return _LastStates.apply(kind, *operands, chunks, block.num_dst).to(x.dtype)
+    kernel = KernelLSTM(features, parameters) if _has_kernel(x.device.type) else None
+    return _last_states(chunks, kind(*operands), block.num_dst, kernel=kernel).to(x.dtype)
 
 
 def _projects_sources(block: Block) -> bool:
     return block.num_edges >= EDGES_PER_PROJECTED_SOURCE * block.num_src
+
+
+def _has_kernel(device_type: str) -> bool:
+    """Whether steps may be left to PyTorch's LSTM. On a GPU what cuDNN takes for itself cannot be known beforehand."""
+    return device_type == "cpu"
 
 
 def _chunk_limits(block: Block, channels: int, device_type: str) -> tuple[int, int]:
@@ -104,19 +115,26 @@ def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient
         sources = tape.allocate("aggregator", block.num_edges, dtype=torch.int64)
     with ExitStack() as projection:
         features = tape.allocate("aggregator", block.num_src, channels, dtype=dtype) if converts else tape.share(x)
+        parameters = tape.allocate("aggregator", converts * (8 * channels + 8), channels, dtype=dtype)
         scaled = [tape.allocate("aggregator", 4 * channels, channels, dtype=dtype) for _ in range(2)]
         if _projects_sources(block):
             of_features = projection.enter_context(
                 linear_memory(tape, features, block.num_src, lstm.weight_ih_l0, needs_gradient, kind="aggregator")
             )
-            weights, saved, width = [], [*scaled, of_features], 4 * channels
+            # Counted in the model's dtype so far, of which float32 takes twice as much.
+            widened = tape.allocate("aggregator", converts * block.num_src, 4 * channels)
+            weights, saved, width = [], [*scaled, of_features, widened], 4 * channels
         else:
             weights, width = scaled, channels
             saved = [tape.allocate("aggregator", 8 * channels, channels, dtype=dtype), tape.share(features)]
         kept = tape.allocate("aggregator", (block.num_edges - degrees.size) * tape.trains, channels, dtype=dtype)
         result = tape.allocate("aggregator", block.num_dst, channels, dtype=dtype)
-        tape.touch("aggregator", _STEP_CHANNELS * num_sequences, channels, dtype=dtype)
-        tape.free(features, *weights)
+        step_channels = _STEP_CHANNELS[SourceGates if _projects_sources(block) else EdgeGates]
+        tape.touch("aggregator", step_channels * num_sequences, channels, dtype=dtype)
+        if _has_kernel(tape.device_type) and not tape.trains:
+            for start, stop in itertools.pairwise(bounds):
+                kernel_memory(tape, step_sizes(degrees[start:stop]), channels, dtype)
+        tape.free(features, parameters, *weights)
         if converts:
             tape.free(result)
             result = tape.allocate("aggregator", block.num_dst, channels)
@@ -139,7 +157,9 @@ def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient
         tape.free(of_scaled)
 
 
-def _logistic_parameters(lstm: nn.LSTM, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _logistic_parameters(
+    weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The parameters of the same LSTM for a form of it in which every nonlinearity is the logistic function σ.
 
     With ``tanh(x) = 2 σ(2 x) - 1``, and with half the hidden state and twice the cell state in place of the states,
@@ -153,8 +173,7 @@ def _logistic_parameters(lstm: nn.LSTM, dtype: torch.dtype) -> tuple[Tensor, Ten
     Returns:
         ``[4 * channels, channels]`` twice, and ``[4 * channels]``.
     """
-    weight_ih, weight_hh, bias_ih, bias_hh = (parameter.to(dtype) for parameter in lstm.parameters())
-    scale = weight_ih.new_tensor([1, 1, 2, 1]).repeat_interleave(lstm.hidden_size)
+    scale = weight_ih.new_tensor([1, 1, 2, 1]).repeat_interleave(weight_hh.shape[1])
     return weight_ih * scale.unsqueeze(1), weight_hh * (2 * scale).unsqueeze(1), (bias_ih + bias_hh) * scale
 
 
@@ -174,21 +193,14 @@ class _LastStates(torch.autograd.Function):
         bias: Tensor | None,
         chunks: list[SequenceChunk],
         num_dst: int,
-        is_grad_enabled: bool,
     ) -> Tensor:
         gates = kind(x, weight, bias)
-        keeps_states = is_grad_enabled and any(ctx.needs_input_grad)
-        num_later_edges = chunks[-1].later_edges.stop if chunks and keeps_states else 0
-        earlier_hidden = x.new_empty(num_later_edges, gates.channels)
-        last_states = x.new_zeros(num_dst, gates.channels)
-        for chunk in chunks:
-            kept = earlier_hidden[chunk.later_edges] if keeps_states else None
-            last_states.index_copy_(0, chunk.destinations, _read(chunk, gates, kept))
-        if keeps_states:
-            ctx.save_for_backward(x, weight, bias, earlier_hidden)
-            ctx.kind = kind
-            ctx.chunks = chunks
-        return last_states.mul_(2)
+        earlier_hidden = x.new_empty(chunks[-1].later_edges.stop if chunks else 0, gates.channels)
+        last_states = _last_states(chunks, gates, num_dst, earlier_hidden)
+        ctx.save_for_backward(x, weight, bias, earlier_hidden)
+        ctx.kind = kind
+        ctx.chunks = chunks
+        return last_states
 
     @staticmethod
     @once_differentiable
@@ -199,7 +211,35 @@ class _LastStates(torch.autograd.Function):
         hidden_weight = weight[:, -gates.channels :].T.contiguous()
         for chunk in ctx.chunks:
             _add_gradients(chunk, gates, earlier_hidden[chunk.later_edges], hidden_weight, gradient)
-        return None, gates.grad_x, gates.grad_weight, gates.grad_bias, None, None, None
+        return None, gates.grad_x, gates.grad_weight, gates.grad_bias, None, None
+
+
+def _last_states(
+    chunks: list[SequenceChunk],
+    gates: Gates,
+    num_dst: int,
+    earlier_hidden: Tensor | None = None,
+    kernel: KernelLSTM | None = None,
+) -> Tensor:
+    """Read all chunks.
+
+    Args:
+        chunks: of sequences.
+        gates: compute the gates of each step.
+        num_dst: of the block.
+        earlier_hidden: ``[later edges of all chunks, channels]``, takes the hidden states that steps start from.
+        kernel: makes steps instead where it is faster; keeps nothing.
+
+    Returns:
+        ``[num_dst, channels]``.
+    """
+    last_states = gates.weight.new_zeros(num_dst, gates.channels)
+    for chunk in chunks:
+        kept = None if earlier_hidden is None else earlier_hidden[chunk.later_edges]
+        last_states.index_copy_(
+            0, chunk.destinations, _read(chunk, gates, kept) if kernel is None else _read_with(kernel, chunk, gates)
+        )
+    return last_states.mul_(2)
 
 
 def _read(chunk: SequenceChunk, gates: Gates, kept: Tensor | None) -> Tensor:
@@ -216,15 +256,40 @@ def _read(chunk: SequenceChunk, gates: Gates, kept: Tensor | None) -> Tensor:
     hidden = gates.weight.new_zeros(chunk.num_sequences, gates.channels)
     cell = torch.zeros_like(hidden)
     for edges in chunk.steps():
-        size = edges.stop - edges.start
         if kept is not None and edges.start > 0:
-            kept[edges.start - chunk.num_sequences : edges.stop - chunk.num_sequences] = hidden[:size]
-        sources = chunk.sources[edges]
-        values = gates.values(sources, gates.inputs(sources, hidden[:size]))
-        input_gate, forget, candidate, output = values.chunk(4, dim=1)
-        cell[:size].mul_(forget).addcmul_(input_gate, candidate.sub_(0.5), value=4)
-        torch.sigmoid(cell[:size], out=hidden[:size]).sub_(0.5).mul_(output)
+            earlier = slice(edges.start - chunk.num_sequences, edges.stop - chunk.num_sequences)
+            kept[earlier] = hidden[: edges.stop - edges.start]
+        _make_step(chunk.sources[edges], gates, hidden, cell)
     return hidden
+
+
+def _read_with(kernel: KernelLSTM, chunk: SequenceChunk, gates: Gates) -> Tensor:
+    """The same, with the kernel for the steps from where on few sequences are left, but for the last few steps."""
+    hidden = gates.weight.new_zeros(chunk.num_sequences, gates.channels)
+    cell = torch.zeros_like(hidden)
+    steps, calls = list(chunk.steps()), kernel_steps(chunk.step_sizes, gates.channels)
+    for edges in steps[: calls.start]:
+        _make_step(chunk.sources[edges], gates, hidden, cell)
+    for step in calls:
+        piece = slice(step, step + calls.step)
+        sizes = chunk.step_sizes[piece]
+        sources = chunk.sources[steps[step].start : steps[piece][-1].stop]
+        # The kernel's states are those of the usual form, of which hidden is half and cell is twice.
+        kernel.read(sources, sizes, hidden[: sizes[0]].mul_(2), cell[: sizes[0]].div_(2))
+        hidden[: sizes[0]].div_(2)
+        cell[: sizes[0]].mul_(2)
+    for edges in steps[calls.start + len(calls) * calls.step :]:
+        _make_step(chunk.sources[edges], gates, hidden, cell)
+    return hidden
+
+
+def _make_step(sources: Tensor, gates: Gates, hidden: Tensor, cell: Tensor) -> None:
+    """Let the first sequences, as many as there are sources, read one neighbour each."""
+    size = len(sources)
+    values = gates.values(sources, gates.inputs(sources, hidden[:size]))
+    input_gate, forget, candidate, output = values.chunk(4, dim=1)
+    cell[:size].mul_(forget).addcmul_(input_gate, candidate.sub_(0.5), value=4)
+    torch.sigmoid(cell[:size], out=hidden[:size]).sub_(0.5).mul_(output)
 
 
 def _add_gradients(chunk: SequenceChunk, gates: Gates, kept: Tensor, hidden_weight: Tensor, gradient: Tensor) -> None:

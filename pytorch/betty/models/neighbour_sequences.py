@@ -71,7 +71,7 @@ def neighbour_sequences(block: Block, max_sequences: int, max_edges: int) -> lis
         for parts in zip(
             destinations.split(sizes),
             sources.split(chunk_edges),
-            (_step_sizes(host_degrees[start:stop]) for start, stop in itertools.pairwise(bounds)),
+            (step_sizes(host_degrees[start:stop]) for start, stop in itertools.pairwise(bounds)),
             itertools.accumulate([0, *later_edges[:-1]]),
             strict=True,
         )
@@ -89,7 +89,7 @@ def chunk_bounds(degrees: np.ndarray, max_sequences: int, max_edges: int) -> lis
     return bounds
 
 
-def _step_sizes(degrees: np.ndarray) -> tuple[int, ...]:
+def step_sizes(degrees: np.ndarray) -> tuple[int, ...]:
     """How many of the degrees, which descend, are above 0, above 1, and so on."""
     return tuple(np.searchsorted(-degrees, -np.arange(degrees[0])).tolist())
 
