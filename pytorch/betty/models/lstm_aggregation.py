@@ -23,10 +23,10 @@ from betty.models.neighbour_sequences import SequenceChunk, chunk_bounds, neighb
 CPU_STATES = 1 << 16
 """Hidden states of a chunk, sequences times channels, with which a step stays in the cache of a core."""
 
-CUDA_STATES = 1 << 22
+CUDA_STATES = 1 << 20
 """The same on a GPU, where a step has to be large enough to pay for its kernels."""
 
-STEPS_AT_LEAST = 16
+STEPS_AT_LEAST = 4
 """Steps of a chunk of the full number of sequences that are allowed for even where there are few edges."""
 
 CHUNKS_AT_LEAST = 16
