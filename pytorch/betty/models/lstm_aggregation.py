@@ -41,8 +41,11 @@ source, and where there were 10 the whole took three quarters of the time.
 """
 
 
-SORTING_NUMBERS = 8
+_SORTING_NUMBERS = 8
 """int64 numbers per edge that are alive while sequences are made."""
+
+_SORTING_NUMBERS_OF_SEQUENCE = 4
+"""The same per sequence, beside those that stay."""
 
 _STEP_CHANNELS = {SourceGates: 10, EdgeGates: 8}
 """Numbers per sequence and channel that are alive in a step forward: both states, inputs, gates."""
@@ -111,7 +114,8 @@ def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient
 
     with tape.temporary("aggregator", block.num_dst, dtype=torch.int64):
         order = tape.allocate("aggregator", block.num_dst, dtype=torch.int64)
-        tape.touch("aggregator", SORTING_NUMBERS, block.num_edges, dtype=torch.int64)
+        sorting = _SORTING_NUMBERS * block.num_edges + _SORTING_NUMBERS_OF_SEQUENCE * degrees.size
+        tape.touch("aggregator", sorting, dtype=torch.int64)
         sources = tape.allocate("aggregator", block.num_edges, dtype=torch.int64)
     with ExitStack() as projection:
         features = tape.allocate("aggregator", block.num_src, channels, dtype=dtype) if converts else tape.share(x)
