@@ -17,6 +17,9 @@ from betty.micro_batch_train.plan import Estimate, MicroBatchPlan
 EXPONENT = 0.75
 """Of the power of its length by which a run's need rises, to guess the next length to try."""
 
+SLOWEST_RISE = 0.35
+"""The same power at the least: where even so one segment more would be too much, that is not tried."""
+
 SMALLEST_SHARE = 1e-6
 """What a run is taken to fill at least: a guess is a multiple of what is left."""
 
@@ -27,11 +30,12 @@ def filled(
     halves: Callable[[Tensor], list[Tensor]],
     estimate: Estimate,
     memory_budget: int,
+    most_loaded: float = math.inf,
 ) -> MicroBatchPlan | None:
-    """Make a micro-batch of each run of segments that fits and would not with one segment more.
+    """Make a micro-batch of each run of segments that fits, and with one segment more should not.
 
-    From the last to the first: what is loaded beside a micro-batch is known then. A segment that is too much by itself
-    is halved.
+    Whether it would is not tried where what the run takes leaves little doubt, see :data:`SLOWEST_RISE`. From the last
+    to the first: what is loaded beside a micro-batch is known then. A segment that is too much by itself is halved.
 
     Args:
         full_batch: in host memory.
@@ -39,6 +43,7 @@ def filled(
         halves: a part of several output nodes in two parts or more.
         estimate: what training on a micro-batch takes.
         memory_budget: bytes.
+        most_loaded: bytes that a micro-batch may take beside another one.
 
     Returns:
         A plan that fits, or ``None`` where an output node does not fit beside the micro-batch after it.
@@ -47,7 +52,7 @@ def filled(
     remaining, taken, length = list(segments), [], 1
     while remaining:
         beside = taken[-1].estimate.loaded if taken else 0
-        runs = _LastRuns(remaining, cutter, estimate, memory_budget - beside)
+        runs = _LastRuns(remaining, cutter, estimate, memory_budget - beside, most_loaded)
         length = _longest(runs.fill, max(1, length), len(remaining))
         if length:
             taken.append(runs.run(length))
@@ -70,11 +75,19 @@ class _Run(NamedTuple):
 class _LastRuns:
     """The runs at the end of a list of segments, each made once."""
 
-    def __init__(self, segments: Sequence[Tensor], cutter: MicroBatchCutter, estimate: Estimate, room: int) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Tensor],
+        cutter: MicroBatchCutter,
+        estimate: Estimate,
+        room: int,
+        most_loaded: float,
+    ) -> None:
         self._segments = segments
         self._cutter = cutter
         self._estimate = estimate
         self._room = room
+        self._most_loaded = most_loaded
         self._known: dict[int, _Run] = {}
 
     def run(self, length: int) -> _Run:
@@ -91,13 +104,14 @@ class _LastRuns:
         static = estimate.static
         if self._room <= static:
             return math.inf
-        return max(SMALLEST_SHARE, (estimate.peak - static) / (self._room - static))
+        share = (estimate.peak - static) / (self._room - static)
+        return max(SMALLEST_SHARE, share, estimate.loaded / self._most_loaded)
 
 
 def _longest(fill: Callable[[int], float], start: int, most: int) -> int:
-    """The largest length up to ``most`` that fits, 0 for none.
+    """The largest length up to ``most`` that fits, or nearly so, 0 for none.
 
-    Two steps where ``start`` is the answer, few where it is near.
+    One step or two where ``start`` is the answer, few where it is near.
 
     Args:
         fill: the share of the room that a length takes, up to 1 where it fits; rises with the length.
@@ -110,6 +124,8 @@ def _longest(fill: Callable[[int], float], start: int, most: int) -> int:
         share = fill(length)
         if share <= 1:
             fitting = length
+            if share * (1 + 1 / length) ** SLOWEST_RISE > 1:
+                break
         else:
             too_long = length
         step += 1
