@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from betty import Block, FullBatch, MemoryEstimate, MicroBatch, split
-from betty.micro_batch_train.filling import _longest, even_runs, filled
+from betty.micro_batch_train.filling import LARGEST_SHARE, _longest, even_runs, filled
 
 
 def estimate(micro_batch: MicroBatch) -> MemoryEstimate:
@@ -103,6 +103,10 @@ def test_the_longest_is_found_in_few_steps(start: int, longest: int) -> None:
     assert all(1 <= length <= 40 for length in asked)
     assert len(asked) == len(set(asked)) <= 8
     assert start != longest or len(asked) <= 2
+
+
+def test_without_any_room_no_length_fits() -> None:
+    assert _longest(lambda length: LARGEST_SHARE, 5, 40) == 0
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 20])

@@ -15,13 +15,16 @@ from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.plan import Estimate, MicroBatchPlan
 
 EXPONENT = 0.75
-"""Of the power of its length by which a run's need rises, to guess the next length to try."""
+"""Of the power of its length by which a run's need rises, to guess the second length to try."""
 
 SLOWEST_RISE = 0.35
 """The same power at the least: where even so one segment more would be too much, that is not tried."""
 
 SMALLEST_SHARE = 1e-6
 """What a run is taken to fill at least: a guess is a multiple of what is left."""
+
+LARGEST_SHARE = 1e6
+"""What a run is taken to fill where there is no room at all."""
 
 
 def filled(
@@ -103,9 +106,16 @@ class _LastRuns:
         estimate = self.run(length).estimate
         static = estimate.static
         if self._room <= static:
-            return math.inf
+            return LARGEST_SHARE
         share = (estimate.peak - static) / (self._room - static)
         return max(SMALLEST_SHARE, share, estimate.loaded / self._most_loaded)
+
+
+class _Step(NamedTuple):
+    """A length that was tried, and the share of the room that it takes."""
+
+    length: int
+    share: float
 
 
 def _longest(fill: Callable[[int], float], start: int, most: int) -> int:
@@ -118,7 +128,8 @@ def _longest(fill: Callable[[int], float], start: int, most: int) -> int:
         start: the first length to try.
         most: at least 1.
     """
-    fitting, too_long, step = 0, most + 1, 0
+    fitting, too_long, exponent = 0, most + 1, EXPONENT
+    before: _Step | None = None
     length = min(start, most)
     while too_long - fitting > 1:
         share = fill(length)
@@ -128,9 +139,11 @@ def _longest(fill: Callable[[int], float], start: int, most: int) -> int:
                 break
         else:
             too_long = length
-        step += 1
-        is_between = fitting > 0 and too_long <= most
-        guess = (fitting + too_long) // 2 if is_between and step > 2 else round(length * share ** (-1 / EXPONENT))
+        if before is not None:
+            rise = math.log(share / before.share) / math.log(length / before.length)
+            exponent = min(max(rise, SLOWEST_RISE), 1)
+        before = _Step(length, share)
+        guess = round(length * share ** (-1 / exponent))
         length = min(max(guess, fitting + 1), too_long - 1)
     return fitting
 
