@@ -151,7 +151,7 @@ def _longest(fill: Callable[[int], float], start: int, most: int) -> int:
 
 def ascending(segments: Sequence[Tensor]) -> Tensor:
     """Segments as one part, its positions in ascending order."""
-    # By NumPy, which takes an eighth of PyTorch's time.
+    # By NumPy, which takes a fraction of the time that PyTorch's threads do.
     return torch.from_numpy(np.sort(torch.cat(list(segments)).numpy()))
 
 

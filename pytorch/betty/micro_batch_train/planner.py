@@ -28,7 +28,7 @@ EXPONENT = 0.6
 Between 0.35 and 0.75 on the graphs that were measured: good for a first guess, and for the next one.
 """
 
-SEGMENTS = 5
+SEGMENTS = 8
 """Segments to fill a micro-batch with: more fill it better, and take longer to make."""
 
 ONE_OF_SEVERAL = 0.5
