@@ -14,13 +14,18 @@ from betty import (
     MemoryEstimate,
     MicroBatch,
     MicroBatchPlan,
+    PeakMemory,
+    estimate_memory,
     plan_micro_batches,
     split,
 )
 from betty.blocks import chain_blocks
+from betty.memory import estimate_optimizer_step
 from betty.micro_batch_train import graph_partitioner
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.planner import BudgetPartitioning, plan_parts
+from betty.micro_batch_train.single_outputs import largest_single
+from tests.random_blocks import random_full_batch
 
 STATIC = 1000
 
@@ -199,19 +204,126 @@ def test_the_graph_is_made_once_for_all_numbers_that_are_tried(monkeypatch, shar
     assert len(plan.parts) > share
 
 
-def test_a_budget_too_small_for_one_output_node_names_one_that_would_do() -> None:
+def enough_by(error: BettyError) -> int:
+    assert "\n" not in str(error)
+    return int(re.search(r"give at least (\d+) bytes", str(error))[1])
+
+
+def test_a_budget_too_small_for_one_output_node_names_what_fills_it_and_one_that_would_do() -> None:
     with pytest.raises(BettyError, match=r"too small even for one output node.*most of it hidden") as raised:
         plan_of(RING, STATIC + 10)
-    assert "\n" not in str(raised.value)
-    enough = int(re.search(r"at least (\d+) bytes", str(raised.value))[1])
+    enough = enough_by(raised.value)
     assert plan_of(RING, enough).peak <= enough
-    alone = max(need_of(split(RING, [torch.tensor([node]), others])[:1]) for node, others in singled_out(RING))
+    nodes = torch.arange(RING.output_ids.numel())
+    alone = max(need_of(split(RING, [node.reshape(1), nodes[nodes != node]])[:1]) for node in nodes)
     assert alone <= enough <= 1.5 * alone
 
 
-def singled_out(full_batch: FullBatch) -> list[tuple[int, torch.Tensor]]:
-    nodes = torch.arange(full_batch.output_ids.numel())
-    return [(node, nodes[nodes != node]) for node in nodes.tolist()]
+FULL_BATCHES = {
+    "ring": RING,
+    "hubs": random_full_batch([400, 150, 60], 6, seed=2),
+    "dense": random_full_batch([80, 70, 60], 40, seed=5),
+    "sparse": neighbourhoods([2000, 700, 300], max_degree=3, seed=1),
+    "two": random_full_batch([30, 9, 2], 4, seed=0),
+    "one": random_full_batch([30, 9, 1], 4, seed=0),
+}
+
+
+@pytest.mark.parametrize("full_batch", FULL_BATCHES.values(), ids=FULL_BATCHES)
+@pytest.mark.parametrize("method", ["REG", "metis", "random"])
+@pytest.mark.parametrize("aggregator", ["mean", "lstm"])
+def test_a_budget_named_as_enough_is_enough(full_batch: FullBatch, method: str, aggregator: str) -> None:
+    model = GraphSAGE(20, 8, 3, 2, aggregator)
+    with pytest.raises(BettyError, match="too small even for") as raised:
+        plan_micro_batches(full_batch, model, 1000, method)
+    enough = enough_by(raised.value)
+    assert plan_micro_batches(full_batch, model, enough, method).peak <= enough
+
+
+def test_a_budget_that_the_optimizers_step_does_not_fit_is_refused() -> None:
+    model = GraphSAGE(3000, 200, 3, 2)
+    step = estimate_optimizer_step(model)
+    with pytest.raises(BettyError, match="too small even for the optimizer's step") as raised:
+        plan_micro_batches(line_of_outputs_twice(4), model, step - 1)
+    assert enough_by(raised.value) == step
+    assert plan_micro_batches(line_of_outputs_twice(4), model, step).peak <= step
+
+
+def line_of_outputs_twice(num_outputs: int) -> FullBatch:
+    return FullBatch((line_of_outputs(2 * num_outputs).blocks[0], line_of_outputs(num_outputs).blocks[0]))
+
+
+def test_the_largest_single_output_node_is_that_of_all() -> None:
+    for full_batch in FULL_BATCHES.values():
+        found = largest_single(full_batch, size_estimate)
+        estimates = [size_estimate(micro_batch) for micro_batch in every_output_alone(full_batch)]
+        assert found.estimate.peak == max(single.peak for single in estimates)
+        assert found.loaded == max(single.loaded for single in estimates)
+
+
+def every_output_alone(full_batch: FullBatch) -> list[MicroBatch]:
+    return split(full_batch, torch.arange(full_batch.output_ids.numel()).split(1))
+
+
+class UserModel(torch.nn.Module):
+    """A plain module of somebody who knows nothing of estimates."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(num_features, 32), torch.nn.Linear(32, 5)
+
+    def forward(self, blocks: list[Block], x: torch.Tensor) -> torch.Tensor:
+        return self.last(mean(blocks[1], self.first(mean(blocks[0], x)).relu()))
+
+
+def mean(block: Block, x: torch.Tensor) -> torch.Tensor:
+    degrees = block.in_degrees()
+    destinations = torch.arange(block.num_dst).repeat_interleave(degrees, output_size=block.num_edges)
+    sums = x[: block.num_dst].index_add(0, destinations, x.index_select(0, block.indices))
+    return sums / (degrees + 1)[:, None]
+
+
+def test_a_plain_module_stays_within_its_budget_by_a_dry_run() -> None:
+    num_features, margin = 24, 1.05
+    model = UserModel(num_features)
+    full_batch = neighbourhoods([900, 500, 250], max_degree=6, seed=4)
+    budget = estimate_memory(model, full_batch.blocks, num_features=num_features).peak // 3
+    plan = plan_micro_batches(full_batch, model, budget, num_features=num_features)
+    assert len(plan.parts) > 3
+    assert plan.peak <= budget
+    features = torch.randn(int(full_batch.input_ids.max()) + 1, num_features)
+    labels = torch.zeros(len(features), dtype=torch.int64)
+    optimizer = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    measured = []
+    for micro_batch in plan.micro_batches:
+        with PeakMemory("cpu") as meter:
+            on_device = copied(micro_batch)
+            logits = model(on_device.blocks, features[micro_batch.input_ids])
+            torch.nn.functional.cross_entropy(logits, labels[micro_batch.output_ids], reduction="sum").backward()
+            del on_device, logits
+        measured.append(meter.peak_bytes + 4 * weights)
+    loaded = [estimate.loaded for estimate in plan.estimates[1:]] + [0]
+    assert max(map(sum, zip(measured, loaded, strict=True))) <= margin * budget
+    assert max(map(sum, zip(measured, loaded, strict=True))) >= 0.8 * budget
+
+
+def copied(micro_batch: MicroBatch) -> MicroBatch:
+    layers = [(block.indptr.clone(), block.indices.clone()) for block in micro_batch.blocks]
+    return MicroBatch(chain_blocks(layers, micro_batch.input_ids.clone()), micro_batch.weight)
+
+
+def test_how_many_features_a_plain_module_takes_must_be_known() -> None:
+    with pytest.raises(BettyError, match="give num_features= or the model widths"):
+        plan_micro_batches(RING, UserModel(24), 10**9)
+    model = UserModel(24)
+    model.widths = (24, 32, 5)
+    by_widths = plan_micro_batches(RING, model, 10**9)
+    by_number = plan_micro_batches(RING, UserModel(24), 10**9, num_features=24)
+    assert by_widths.estimates == by_number.estimates
 
 
 @pytest.mark.parametrize("budget", [0, -1, 1.5])
@@ -220,11 +332,9 @@ def test_a_budget_that_is_no_number_of_bytes_is_refused(budget) -> None:
         plan_of(RING, budget)
 
 
-def test_an_unknown_method_and_an_unknown_model_are_refused() -> None:
+def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(BettyError, match="unknown partitioning method 'best'"):
         plan_of(RING, 10**9, "best")
-    with pytest.raises(BettyError, match="the memory of a Linear is not known"):
-        plan_micro_batches(RING, torch.nn.Linear(1, 1), 10**9)
 
 
 def test_every_notice_leaves_more_room() -> None:

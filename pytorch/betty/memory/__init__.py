@@ -2,7 +2,13 @@
 
 from betty.memory.available import available_memory
 from betty.memory.dry_run import DryRun, dry_run
-from betty.memory.estimate import MemoryEstimate, estimate_inference, estimate_memory, estimate_optimizer_step
+from betty.memory.estimate import (
+    MemoryEstimate,
+    estimate_inference,
+    estimate_memory,
+    estimate_optimizer_step,
+    states_its_memory,
+)
 from betty.memory.peak_memory import PeakMemory, counted
 from betty.memory.sizes import parse_size, size_text
 
@@ -18,4 +24,5 @@ __all__ = [
     "estimate_optimizer_step",
     "parse_size",
     "size_text",
+    "states_its_memory",
 ]

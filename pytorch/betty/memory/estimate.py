@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 import torch
 from torch import nn
 
 from betty.blocks import Block
+from betty.errors import BettyError
+from betty.memory.dry_run import dry_run
 from betty.memory.tape import Held, Tape
 
 CUBLAS_WORKSPACE = 32 << 20
@@ -65,27 +67,55 @@ def estimate_memory(
     *,
     optimizer_states: int = 2,
     accumulates: bool = True,
+    num_features: int | None = None,
     device: torch.device | str = "cpu",
 ) -> MemoryEstimate:
     """Estimate what a forward and a backward on a micro-batch take at their peak, from shapes and degrees alone.
 
     Every layer states what it allocates and when it lets go, next to its code (``memory``, see
-    :class:`~betty.memory.tape.Tape`); the peak is the largest sum of what is alive at any moment.
+    :class:`~betty.memory.tape.Tape`); the peak is the largest sum of what is alive at any moment. Where a model or one
+    of its layers does not, :func:`~betty.memory.dry_run` goes through the step, which takes some hundred times as long,
+    has earlier gradients whether or not there are any, and sees nothing of what kernels allocate for themselves.
 
     Args:
-        model: with a method ``memory``, as all of Betty's have.
+        model: called as ``model(blocks, x)``.
         blocks: of the micro-batch, on any device.
         optimizer_states: numbers that the optimizer keeps per parameter: two for Adam.
         accumulates: whether parameters have gradients from earlier micro-batches.
+        num_features: channels of the features; needed for a model without ``widths``, of which the first is that.
         device: where it is to run; CUDA's allocator rounds up, and kernels differ.
+
+    Raises:
+        BettyError: ``num_features`` is needed, or the dry run fails.
     """
+    if not states_its_memory(model):
+        return _dry_run_estimate(model, blocks, optimizer_states, num_features)
     tape = Tape(next(model.parameters()).dtype, torch.device(device).type)
     _hold_model(tape, model, optimizer_states, accumulates)
     features = _load(tape, blocks, model.widths[0])
     with model.memory(tape, blocks, features) as logits:
         _cross_entropy_memory(tape, blocks[-1].num_dst, model.widths[-1])
     tape.free(logits)
-    return MemoryEstimate(**{kind: tape.at_peak[kind] for kind in MemoryEstimate.__dataclass_fields__})
+    return MemoryEstimate(**{field.name: tape.at_peak.get(field.name, 0) for field in fields(MemoryEstimate)})
+
+
+def states_its_memory(model: nn.Module) -> bool:
+    """Whether a model is estimated without a dry run: it has a method ``memory``, and so have its layers."""
+    return hasattr(model, "memory") and all(hasattr(layer, "memory") for layer in getattr(model, "layers", ()))
+
+
+def _dry_run_estimate(
+    model: nn.Module, blocks: Sequence[Block], optimizer_states: int, num_features: int | None
+) -> MemoryEstimate:
+    if num_features is None:
+        if not hasattr(model, "widths"):
+            raise BettyError(
+                f"how many features a {type(model).__name__} takes is not known; give num_features= or the model widths"
+            )
+        num_features = model.widths[0]
+    found = asdict(dry_run(model, blocks, num_features))
+    optimizer = optimizer_states * sum(parameter.nbytes for parameter in model.parameters())
+    return MemoryEstimate(**found, aggregator=0, optimizer=optimizer)
 
 
 def estimate_optimizer_step(model: nn.Module, *, optimizer_states: int = 2, device: torch.device | str = "cpu") -> int:
@@ -97,7 +127,8 @@ def estimate_optimizer_step(model: nn.Module, *, optimizer_states: int = 2, devi
     tape = Tape(torch.float32, torch.device(device).type)
     _hold_model(tape, model, optimizer_states, accumulates=True)
     sizes = [parameter.nbytes for parameter in model.parameters()]
-    tape.touch("optimizer", 3 * sum(sizes) if tape.device_type == "cuda" else 4 * max(sizes), dtype=torch.uint8)
+    in_step = 3 * sum(sizes) if tape.device_type == "cuda" else 4 * max(sizes, default=0)
+    tape.touch("optimizer", in_step, dtype=torch.uint8)
     return tape.peak
 
 
@@ -130,10 +161,11 @@ def estimate_inference(
 
 
 def _hold_model(tape: Tape, model: nn.Module, optimizer_states: int, accumulates: bool) -> None:
-    for parameter in model.parameters():
-        tape.allocate("parameters", parameter.numel(), dtype=parameter.dtype)
-        tape.allocate("optimizer", optimizer_states * parameter.numel(), dtype=parameter.dtype)
-        tape.allocate("gradients", parameter.numel() * accumulates, dtype=parameter.dtype)
+    sizes = [parameter.nbytes for parameter in model.parameters()]
+    tape.hold_tensors("parameters", sizes)
+    tape.hold_tensors("optimizer", (optimizer_states * size for size in sizes))
+    if accumulates:
+        tape.hold_tensors("gradients", sizes)
     if tape.device_type == "cuda":
         tape.allocate("backward", CUBLAS_WORKSPACE, dtype=torch.uint8)
 

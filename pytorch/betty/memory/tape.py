@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -56,8 +55,8 @@ class Tape:
         self.trains = trains
         self.gradient: Held | None = None
         self.waiting: list[Held] = []
-        self.alive: Counter[str] = Counter()
-        self.at_peak: Counter[str] = Counter()
+        self.alive: dict[str, int] = {}
+        self.at_peak: dict[str, int] = {}
         self._granularity = CUDA_GRANULARITY if device_type == "cuda" else 1
         self._total = 0
         self._peak = 0
@@ -75,14 +74,23 @@ class Tape:
             shape: of the tensor.
             dtype: the model's if not given.
         """
-        nbytes = math.prod(shape) * (dtype or self.dtype).itemsize
-        nbytes = -(-nbytes // self._granularity) * self._granularity
-        self.alive[kind] += nbytes
+        nbytes = self._rounded(math.prod(shape) * (dtype or self.dtype).itemsize)
+        self._add(kind, nbytes)
+        return Held(kind, nbytes)
+
+    def hold_tensors(self, kind: str, sizes: Iterable[int]) -> None:
+        """Tensors of so many bytes each that are alive from now on, whatever comes."""
+        self._add(kind, sum(map(self._rounded, sizes)))
+
+    def _rounded(self, nbytes: int) -> int:
+        return -(-nbytes // self._granularity) * self._granularity
+
+    def _add(self, kind: str, nbytes: int) -> None:
+        self.alive[kind] = self.alive.get(kind, 0) + nbytes
         self._total += nbytes
         if self._total > self._peak:
             self._peak = self._total
             self.at_peak = self.alive.copy()
-        return Held(kind, nbytes)
 
     def save(self, held: Held) -> Held:
         """Hold something for the backward, where there is one."""

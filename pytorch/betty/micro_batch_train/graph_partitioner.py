@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,7 +138,8 @@ def _find_method(name: str) -> PartitionMethod:
 
 def _positions_by_part(part_of_output: Tensor) -> list[Tensor]:
     sizes = part_of_output.bincount()
-    positions = part_of_output.argsort(stable=True)
+    # By NumPy, which takes a fraction of the time that PyTorch's threads do.
+    positions = torch.from_numpy(np.argsort(part_of_output.numpy(), kind="stable"))
     return list(positions.split(sizes[sizes > 0].tolist()))
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from betty.blocks import FullBatch, MicroBatch
 from betty.memory import MemoryEstimate, estimate_memory
 from betty.micro_batch_train.block_dataloader import split
-from betty.models.layered_model import LayeredModel
 
 Estimate = Callable[[MicroBatch], MemoryEstimate]
 
@@ -47,12 +46,10 @@ class MicroBatchPlan:
         return max(self.needs, default=None)
 
 
-def model_estimate(model: nn.Module, device: torch.device | str) -> Estimate | None:
-    """What estimates the memory of a model; ``None`` where it is none of Betty's own."""
-    if not isinstance(model, LayeredModel):
-        return None
+def model_estimate(model: nn.Module, device: torch.device | str, num_features: int | None = None) -> Estimate:
+    """What estimates the memory of a model on a micro-batch, see :func:`~betty.estimate_memory`."""
     return lambda micro_batch: estimate_memory(
-        model, micro_batch.blocks, accumulates=micro_batch.weight < 1, device=device
+        model, micro_batch.blocks, accumulates=micro_batch.weight < 1, num_features=num_features, device=device
     )
 
 

@@ -17,6 +17,7 @@ from betty.blocks import FullBatch
 from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.errors import BettyError
 from betty.full_batch import FullBatchSource
+from betty.memory import states_its_memory
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import halves, partition, re_partition
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
@@ -68,10 +69,10 @@ class Partitioning:
     re_partition_method: str
 
     def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
-        """So many parts, with what they take where the model's memory can be estimated."""
+        """So many parts, with what they take where that takes no dry run."""
         parts = partition(full_batch, self.num_parts, self.method, seed)
         parts = re_partition(full_batch, parts, self.num_re_partition, self.re_partition_method, seed)
-        return estimated(full_batch, parts, model_estimate(model, device))
+        return estimated(full_batch, parts, model_estimate(model, device) if states_its_memory(model) else None)
 
     def leave_more_room(self, num_micro_batches: int) -> None:
         """Make as many micro-batches of the full batches to come, and one more than so far at least."""
