@@ -156,7 +156,7 @@ DEGREES = {
 )
 def test_inference_takes_what_is_estimated(name, channels, dtype):
     block = block_of_degrees(*DEGREES[name])
-    model, x = GraphSAGE(channels, 32, 5, 2, "lstm").to(dtype), features(block, channels, dtype)
+    model, x = GraphSAGE(channels, 32, 5, 2, "lstm").to(dtype).eval(), features(block, channels, dtype)
     tensors = block.indptr, block.indices, block.src_ids, torch.empty(block.num_dst, dtype=torch.int64), x
     parameters = sum(parameter.nbytes for parameter in model.parameters())
     loaded = 4 * parameters + sum(tensor.nbytes for tensor in tensors)
