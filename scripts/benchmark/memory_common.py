@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
-from betty import GAT, FullBatch, GraphSAGE, PeakMemory
+from betty import GAT, FullBatch, GraphSAGE, MicroBatch, PeakMemory
+from betty.blocks import chain_blocks
 from betty.datasets import Dataset
 from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none
@@ -38,8 +39,17 @@ def experienced_optimizer(model: LayeredModel) -> Optimizer:
     return optimizer
 
 
+class CopyingLoader(DeviceLoader):
+    """Copies blocks even on the CPU, as to another device: NumPy made them, whose memory the meter does not see."""
+
+    def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
+        layers = [(block.indptr.clone(), block.indices.clone()) for block in batch.blocks]
+        copied = MicroBatch(chain_blocks(layers, batch.input_ids.clone()), batch.weight)
+        return super().load(copied, prepare_s)
+
+
 def loader_of(dataset: Dataset) -> DeviceLoader:
-    return DeviceLoader(dataset.features, dataset.labels, CPU)
+    return CopyingLoader(dataset.features, dataset.labels, CPU)
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
