@@ -7,6 +7,8 @@
 #   splitting    splitting into micro-batches against DGL's own functions
 #   kernels      layers against dgl.nn's, exact dropout against PyTorch's (10 minutes)
 #   epochs       epoch times of the main job, by aggregator (3 minutes; 7 with BEFORE)
+#   memory       estimates of memory against measured peaks, plans for budgets, a large job in 2 GiB (an hour);
+#                its parts are memory_estimates, memory_budgets and memory_lstm
 #   meter        what measuring peak memory does to the time of a step
 #   large        time and memory of synthetic-products
 #   picture      draws docs/betty.png
@@ -18,11 +20,11 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-SECTIONS=(accuracy partitions hubs splitting kernels epochs meter large picture)
+SECTIONS=(accuracy partitions hubs splitting kernels epochs memory meter large picture)
 [ $# -gt 0 ] && SECTIONS=("$@")
 cd "$PROJECT/scripts/benchmark"
 for section in "${SECTIONS[@]}"; do
-    if [ ! -f "$section.py" ] || [ "$section" = common ]; then
+    if [ ! -f "$section.py" ] || [[ "$section" = *common ]]; then
         echo "error: there is no section $section; the sections are listed in $0" >&2
         exit 2
     fi

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from betty import GAT, Block, FullBatch, GraphSAGE, dropout_key
+from betty import GAT, Block, FullBatch, GraphSAGE, PeakMemory, dropout_key
 from betty.device_loader import DeviceLoader
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.plan import estimated, model_estimate
@@ -199,6 +199,19 @@ def test_each_full_batch_of_an_epoch_makes_one_step() -> None:
     )
     trainer.train_epoch(model, optimizer, 0, 0)
     assert {int(state["step"]) for state in optimizer.state.values()} == {3}
+
+
+def test_a_step_takes_no_more_than_its_micro_batches_need_with_the_next_one_loaded() -> None:
+    full_batch = random_full_batch([2000, 1000], 3, seed=0)
+    num_features = 500  # so that features take the most, and three micro-batches much more than two
+    features, labels = torch.zeros(20_000, num_features), torch.zeros(20_000, dtype=torch.int64)
+    model = GraphSAGE(num_features, 5, NUM_CLASSES, 1)
+    plan = estimated(full_batch, partition(full_batch, 8, "range"), model_estimate(model, CPU))
+
+    with PeakMemory(CPU) as meter:
+        accumulate_gradients(model, full_batch, plan.parts, DeviceLoader(features, labels, CPU))
+
+    assert meter.peak_bytes <= plan.peak
 
 
 def test_re_partitioning_adds_a_micro_batch_each_time() -> None:

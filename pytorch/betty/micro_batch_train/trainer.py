@@ -166,6 +166,8 @@ def _train_while_memory_lasts(
         try:
             for loaded in micro_batches:
                 steps.append(_train(model, loaded, num_outputs))
+                # Now, and not by the next one taking its name: the one after that is loaded from then on.
+                del loaded
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
