@@ -1,6 +1,7 @@
 """The accumulated gradient is the full batch's, and so is the training."""
 
 import copy
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -8,8 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from betty import GAT, Block, FullBatch, GraphSAGE, PeakMemory, dropout_key
-from betty.device_loader import DeviceLoader
+from betty import GAT, Block, FullBatch, GraphSAGE, MicroBatch, dropout_key
+from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.plan import estimated, model_estimate
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
@@ -201,17 +202,46 @@ def test_each_full_batch_of_an_epoch_makes_one_step() -> None:
     assert {int(state["step"]) for state in optimizer.state.values()} == {3}
 
 
-def test_a_step_takes_no_more_than_its_micro_batches_need_with_the_next_one_loaded() -> None:
-    full_batch = random_full_batch([2000, 1000], 3, seed=0)
-    num_features = 500  # so that features take the most, and three micro-batches much more than two
-    features, labels = torch.zeros(20_000, num_features), torch.zeros(20_000, dtype=torch.int64)
-    model = GraphSAGE(num_features, 5, NUM_CLASSES, 1)
-    plan = estimated(full_batch, partition(full_batch, 8, "range"), model_estimate(model, CPU))
+class SlowToGo:
+    """Something of a batch that takes its time to be freed, while other threads run."""
 
-    with PeakMemory(CPU) as meter:
-        accumulate_gradients(model, full_batch, plan.parts, DeviceLoader(features, labels, CPU))
+    def __init__(self, alive: list[int]) -> None:
+        self.alive = alive
+        alive[0] += 1
 
-    assert meter.peak_bytes <= plan.peak
+    def __del__(self) -> None:
+        time.sleep(0.02)
+        self.alive[0] -= 1
+
+
+class CountingLoader(DeviceLoader):
+    """Notes how many batches are alive when it begins to load one."""
+
+    def __init__(self, *data: object) -> None:
+        super().__init__(*data)
+        self.alive, self.at_start = [0], []
+
+    def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
+        self.at_start.append(self.alive[0])
+        loaded = super().load(batch, prepare_s)
+        object.__setattr__(loaded, "slow_to_go", SlowToGo(self.alive))
+        return loaded
+
+
+def test_a_micro_batch_is_gone_before_the_one_after_the_next_is_loaded() -> None:
+    full_batch = random_full_batch([200, 100], 3, seed=0)
+    features, labels = torch.zeros(2000, NUM_FEATURES), torch.zeros(2000, dtype=torch.int64)
+    loader = CountingLoader(features, labels, CPU)
+    accumulate_gradients(GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, 1), full_batch, partition(full_batch, 6), loader)
+    assert loader.at_start == [0, 1, 1, 1, 1, 1]
+
+
+def test_a_mini_batch_is_gone_before_the_one_after_the_next_is_loaded() -> None:
+    full_batches = FixedFullBatches([random_full_batch([200, 100], 3, seed) for seed in range(5)])
+    features, labels = torch.zeros(2000, NUM_FEATURES), torch.zeros(2000, dtype=torch.int64)
+    loader, model = CountingLoader(features, labels, CPU), GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, 1)
+    MiniBatchTrainer(full_batches, loader, seed=0).train_epoch(model, torch.optim.Adam(model.parameters()), 0, 0)
+    assert loader.at_start == [0, 1, 1, 1, 1]
 
 
 def test_re_partitioning_adds_a_micro_batch_each_time() -> None:

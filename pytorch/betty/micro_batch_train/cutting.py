@@ -67,7 +67,7 @@ class MicroBatchCutter:
             source_slots = sources.plus(first_slots[:-1])
             new_slots = self._new_slots(source_slots, slots, first_slots)
             self._local_ids[new_slots.values] = new_slots.positions() + np.repeat(slots.sizes, new_slots.sizes)
-            layers.append((slots.starts, indptr, _Lists(self._local_ids.take(source_slots.values), sources.starts)))
+            layers.append((slots.starts, indptr, _Lists(_taken(self._local_ids, source_slots.values), sources.starts)))
             slots = _appended(slots, new_slots)
         return self._micro_batches(parts, layers[::-1], slots.minus(first_slots[:-1]))
 
@@ -85,12 +85,13 @@ class MicroBatchCutter:
         layers: Sequence[tuple[NDArray[np.int64], NDArray[np.int64], _Lists]],
         nodes: _Lists,
     ) -> list[MicroBatch]:
-        input_ids = torch.from_numpy(self._full_batch.input_ids.numpy().take(nodes.values))
+        input_ids = torch.from_numpy(_taken(self._full_batch.input_ids.numpy(), nodes.values))
         micro_batches = []
         for p, part in enumerate(parts):
             blocks = []
             for node_starts, indptr, indices in layers:
-                own_indptr = indptr[node_starts[p] : node_starts[p + 1] + 1] - indices.starts[p]
+                own_indptr = indptr[node_starts[p] : node_starts[p + 1] + 1]
+                own_indptr = np.subtract(own_indptr, indices.starts[p], out=_new(own_indptr.size, np.int64))
                 blocks.append((torch.from_numpy(own_indptr), torch.from_numpy(indices.of(p))))
             own_ids = input_ids[nodes.starts[p] : nodes.starts[p + 1]]
             weight = part.numel() / self._full_batch.output_ids.numel()
@@ -132,6 +133,16 @@ class _Lists:
     def minus(self, terms: NDArray[np.int64]) -> _Lists:
         """With a term subtracted from all values of each list."""
         return self.plus(-terms)
+
+
+def _new(size: int, dtype: np.dtype | type) -> NDArray[np.integer]:
+    """An array in memory of PyTorch's, for what becomes a tensor, so that who counts tensors counts it."""
+    return torch.from_numpy(np.empty(0, dtype=dtype)).new_empty(size).numpy()
+
+
+def _taken(values: NDArray[np.integer], positions: NDArray[np.int64]) -> NDArray[np.integer]:
+    # All positions are in range; with the default mode NumPy would go by way of a buffer.
+    return values.take(positions, out=_new(positions.size, values.dtype), mode="clip")
 
 
 def _joined(lists: Sequence[NDArray[np.integer]]) -> _Lists:

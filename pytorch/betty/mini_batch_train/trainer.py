@@ -39,16 +39,19 @@ class MiniBatchTrainer:
             return self._device_loader.load(sampled, prepare_s=time.perf_counter() - start)
 
         jobs = range(self._mini_batches.num_batches)
-        for batch, loaded in enumerate(one_ahead(load, jobs, self._device_loader.hand_over)):
+        # Not by enumerate, which would hold each batch until it has the next one.
+        for loaded in one_ahead(load, jobs, self._device_loader.hand_over):
             num_outputs = loaded.labels.numel()
             optimizer.zero_grad(set_to_none=True)
-            with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, batch)):
+            with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, len(batches))):
                 share, record = backward_on_share(model, loaded, num_outputs)
             optimizer.step()
             loss += share.item() * num_outputs
             sample_s += loaded.prepare_s
             transfer_s += loaded.transfer_s
             batches.append(record)
+            # Now, and not by the next one taking its name: the one after that is loaded from then on.
+            del loaded
         return EpochRecord(
             loss=loss / sum(record.output_nodes for record in batches),
             redundancy=None,
