@@ -221,7 +221,7 @@ def with_peak_memory(train_epoch: TrainEpoch, device: torch.device) -> TrainEpoc
     """Training that records its peak memory: of what was alive before an epoch and of what it allocates.
 
     On CUDA these are all tensors on the device. On the CPU, which is the host of all data as well, what was there
-    before is the model, its gradients and the optimizer's state; sampling and splitting count where PyTorch allocates.
+    before is the model, its gradients and the optimizer's state; sampling and planning do not count.
 
     Args:
         train_epoch: a trainer's.

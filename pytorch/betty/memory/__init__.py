@@ -9,7 +9,7 @@ from betty.memory.estimate import (
     estimate_optimizer_step,
     states_its_memory,
 )
-from betty.memory.peak_memory import PeakMemory, counted
+from betty.memory.peak_memory import PeakMemory, counted, uncounted
 from betty.memory.sizes import parse_size, size_text
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "parse_size",
     "size_text",
     "states_its_memory",
+    "uncounted",
 ]

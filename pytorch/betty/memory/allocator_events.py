@@ -32,19 +32,37 @@ def recorded(events: list[AllocatorEvent]) -> Iterator[None]:
     Args:
         events: may be shared by several threads.
     """
-    torch.autograd._enable_profiler_legacy(_memory_only())
-    torch.autograd._enable_record_function(False)  # or every operation would be an event as well
+    _start()
     try:
         yield
     finally:
-        torch.autograd._enable_record_function(True)
-        threads = torch.autograd._disable_profiler_legacy()
-        events.extend(
-            AllocatorEvent(event.start_us(), event.cpu_memory_usage())
-            for thread in threads
-            for event in thread
-            if event.kind() == "memory_alloc"
-        )
+        _stop(events)
+
+
+@contextmanager
+def paused(events: list[AllocatorEvent]) -> Iterator[None]:
+    """Record nothing inside, in the middle of :func:`recorded` to the same events."""
+    _stop(events)
+    try:
+        yield
+    finally:
+        _start()
+
+
+def _start() -> None:
+    torch.autograd._enable_profiler_legacy(_memory_only())
+    torch.autograd._enable_record_function(False)  # or every operation would be an event as well
+
+
+def _stop(events: list[AllocatorEvent]) -> None:
+    torch.autograd._enable_record_function(True)
+    threads = torch.autograd._disable_profiler_legacy()
+    events.extend(
+        AllocatorEvent(event.start_us(), event.cpu_memory_usage())
+        for thread in threads
+        for event in thread
+        if event.kind() == "memory_alloc"
+    )
 
 
 def _memory_only() -> torch._C._profiler.ProfilerConfig:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from betty.errors import BettyError
-from betty.memory.allocator_events import AllocatorEvent, recorded
+from betty.memory.allocator_events import AllocatorEvent, paused, recorded
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -101,6 +101,20 @@ class PeakMemory:
             self._recording.__exit__(None, None, None)
             self._peak_bytes = highest_sum(self._events)
             self._events = []
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave out of a running meter of the CPU what this thread allocates inside, work of the host that is not measured.
+
+    What is allocated inside should not be freed while the meter runs, nor the other way round, unless it is small.
+    """
+    events = _events_of_running.get(CPU)
+    if events is None or not torch.autograd._profiler_enabled():
+        yield
+        return
+    with paused(events):
+        yield
 
 
 def counted(work: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

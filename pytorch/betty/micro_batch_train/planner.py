@@ -195,12 +195,12 @@ def _too_small(full_batch: FullBatch, estimate: Estimate, memory_budget: int, op
         largest, enough = single.estimate, min(single.need, whole.peak)
     kind, size = max(asdict(largest).items(), key=lambda part: part[1])
     what = (
-        f"one output node at a time, which takes up to {size_text(largest.peak)}, most of it "
-        f"{kind.replace('_', ' ')} ({size_text(size)})"
+        f"one output node at a time, which takes up to {size_text(enough)} with the next one beside it, the largest "
+        f"part being {kind.replace('_', ' ')} ({size_text(size)})"
     )
     if optimizer_step > enough:
         what = f"the optimizer's step on the model's parameters, which takes {size_text(optimizer_step)}"
     return BettyError(
-        f"a memory budget of {size_text(memory_budget)} is too small even for {what}; give at least "
-        f"{max(enough, optimizer_step)} bytes, sample fewer neighbours or take a smaller model"
+        f"a memory budget of {size_text(memory_budget)} is too small even for {what}; "
+        f"{max(enough, optimizer_step)} bytes will do, or sample fewer neighbours or take a smaller model"
     )

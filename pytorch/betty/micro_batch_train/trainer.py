@@ -17,7 +17,7 @@ from betty.blocks import FullBatch
 from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.errors import BettyError
 from betty.full_batch import FullBatchSource
-from betty.memory import states_its_memory
+from betty.memory import states_its_memory, uncounted
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import halves, partition, re_partition
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
@@ -212,10 +212,11 @@ class MicroBatchTrainer:
         sample_s, partition_s, inputs, outputs, steps, estimated_peaks = 0.0, 0.0, 0, 0, [], []
         for batch in range(self._full_batches.num_batches):
             start = time.perf_counter()
-            full_batch = self._full_batches.load(epoch, batch)
-            sampled = time.perf_counter()
-            parts, estimated_peak = self._plan(full_batch, model, partition_seed(self._seed, run, epoch, batch))
-            partitioned = time.perf_counter()
+            with uncounted():  # what the host does for any device
+                full_batch = self._full_batches.load(epoch, batch)
+                sampled = time.perf_counter()
+                parts, estimated_peak = self._plan(full_batch, model, partition_seed(self._seed, run, epoch, batch))
+                partitioned = time.perf_counter()
 
             optimizer.zero_grad(set_to_none=True)
             with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, batch)):
