@@ -76,6 +76,8 @@ def parse_training_flags(parser: CommandLineParser, arguments: list[str] | None)
     flags = parser.parse_args(arguments)
     if len(flags.fan_out) != flags.num_layers:
         parser.error(f"--num-layers {flags.num_layers} needs as many fan-outs, --fan-out has {len(flags.fan_out)}")
+    if flags.model != "gat" and (flags.attention_dropout or flags.residual):
+        parser.error(f"--attention-dropout and --residual are of --model gat, not of {flags.model}")
     return flags
 
 

@@ -68,6 +68,24 @@ def test_every_setting_is_estimated(kind: str, settings: dict[str, object]) -> N
     assert estimate.peak == pytest.approx(measured_bytes(model, FullBatch(blocks), accumulates), rel=0.04)
 
 
+@pytest.mark.parametrize("kind", ["mean", "sum", "gcn"])
+def test_what_sums_in_float64_note_of_every_edge_is_estimated(kind: str) -> None:
+    full_batch, model = random_full_batch([3000, 800, 50], 300, seed=0), make_model(kind, (8, 2, 3), 2).double()
+    estimate = estimate_memory(model, full_batch.blocks)
+    assert estimate.peak == pytest.approx(measured_bytes(model, full_batch, accumulates=True), rel=0.05)
+
+
+@pytest.mark.parametrize("channels", [1, 8])
+def test_inference_of_a_narrow_lstm_is_estimated(channels: int) -> None:
+    block = random_full_batch([3000, 2000], 8, seed=0).blocks[0]
+    model, x = make_model("lstm", (channels, 16, 2), 1).eval(), torch.randn(3000, channels)
+    with torch.no_grad(), PeakMemory() as meter:
+        model.layer_forward(0, block, x)
+    before = 4 * sum(parameter.nbytes for parameter in model.parameters()) + x.nbytes
+    before += block.indptr.nbytes + block.indices.nbytes + block.src_ids.nbytes + 8 * block.num_dst
+    assert estimate_inference(model, 0, block) == pytest.approx(before + meter.peak_bytes, rel=0.1)
+
+
 @pytest.mark.parametrize("projects_first", [True, False])
 def test_residuals_and_dropout_of_attention_are_estimated(projects_first: bool) -> None:
     widths = (100, 8, 4) if projects_first else (20, 16, 30)

@@ -184,6 +184,10 @@ def test_peak_before_the_end_is_refused():
 
 
 def test_a_device_without_count_is_refused():
+    with pytest.raises(BettyError, match="no device 'xyz'"):
+        PeakMemory("xyz")
+    with pytest.raises(BettyError, match="no device cuda:99"):
+        PeakMemory("cuda:99")
     with pytest.raises(BettyError, match="not on meta"):
         PeakMemory("meta")
 

@@ -57,7 +57,7 @@ class PeakMemory:
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        self._device = _with_index(torch.device(device))
+        self._device = _with_index(device)
         self._events: list[AllocatorEvent] = []
         self._recording: AbstractContextManager[None] | None = None
         self._bytes_before = 0
@@ -150,9 +150,15 @@ def highest_sum(events: list[AllocatorEvent]) -> int:
     return max(0, int(sizes[times.argsort(kind="stable")].cumsum().max()))
 
 
-def _with_index(device: torch.device) -> torch.device:
-    if device.type == "cuda":
-        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-    if device.type != "cpu":
+def _with_index(device: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(device)
+    except RuntimeError as error:
+        raise BettyError(f"there is no device {device!r}; PeakMemory counts on cpu and cuda") from error
+    if device.type == "cpu":
+        return CPU
+    if device.type != "cuda":
         raise BettyError(f"PeakMemory counts on cpu and cuda, not on {device}")
-    return CPU
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise BettyError(f"this machine has no device {device} for PeakMemory to count on")
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

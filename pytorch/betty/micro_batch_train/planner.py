@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import torch
@@ -145,10 +146,23 @@ class BudgetPartitioning:
 
     def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
         """The micro-batches of a full batch, as few as fit."""
-        budget = int(self._memory_budget * self._share)
-        return plan_micro_batches(
-            full_batch, model, budget, self._method, seed, num_features=self._num_features, device=device
+        plan = partial(
+            plan_micro_batches,
+            full_batch,
+            model,
+            method=self._method,
+            seed=seed,
+            num_features=self._num_features,
+            device=device,
         )
+        if self._share < 1:
+            try:
+                return plan(memory_budget=int(self._memory_budget * self._share))
+            except BettyError:
+                # No reason to end a training that has got over every shortage so far.
+                logger.warning("there is no plan that leaves more room; planning with the whole budget again")
+                self._share = 1.0
+        return plan(memory_budget=self._memory_budget)
 
     def leave_more_room(self, num_micro_batches: int) -> None:
         """Plan with less than before from now on: the device ran out of memory."""

@@ -21,6 +21,9 @@ one of 2,000 neighbours took 82 step by step and 7 with it where there were 64 c
 Twice as many sequences gained nothing.
 """
 
+MOST_SEQUENCES = 128
+"""Sequences up to which it is called, however few their channels: oneDNN takes no less than for 64 of them."""
+
 KERNEL_STEPS = 64
 """Steps that it makes in one call, which bounds what it takes.
 
@@ -87,5 +90,5 @@ def kernel_memory(tape: Tape, sizes: Sequence[int], channels: int, dtype: torch.
 
 def kernel_steps(step_sizes: Sequence[int], channels: int) -> range:
     """The first step of every call of :meth:`KernelLSTM.read`; from the last one's end on few steps are left."""
-    wide = int(np.searchsorted(-np.asarray(step_sizes), -(NARROW_STATES // channels)))
+    wide = int(np.searchsorted(-np.asarray(step_sizes), -min(NARROW_STATES // channels, MOST_SEQUENCES)))
     return range(wide, len(step_sizes) - KERNEL_STEPS + 1, KERNEL_STEPS)

@@ -42,6 +42,7 @@ def sum_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) ->
     """What :func:`sum_neighbours` takes of ``channels``, see :class:`~betty.memory.tape.Tape`."""
     lists = lists_memory(tape, block)
     with tape.temporary("aggregator", _BAG_NUMBERS * block.num_dst, dtype=lists_dtype(block)):
+        _bags_memory(tape, "aggregator", block)
         result = tape.allocate("aggregator", block.num_dst, channels)
     if not (tape.trains and needs_gradient):
         tape.free(*lists)
@@ -50,8 +51,15 @@ def sum_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) ->
     yield result
     bags = _BAG_NUMBERS * block.num_src
     with transpose_memory(tape, block), tape.temporary("backward", bags, dtype=lists_dtype(block)):
+        _bags_memory(tape, "backward", block)
         tape.replace_gradient(block.num_src, channels)
     tape.free(*lists)
+
+
+def _bags_memory(tape: Tape, kind: str, block: Block) -> None:
+    """In float64 ``embedding_bag`` has no kernel of its own on the CPU and notes the bag of every edge, twice."""
+    if tape.device_type == "cpu" and tape.dtype == torch.float64:
+        tape.touch(kind, 2 * block.num_edges, dtype=lists_dtype(block))
 
 
 @contextmanager
