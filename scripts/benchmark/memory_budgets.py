@@ -80,7 +80,7 @@ def plan_at_least(full_batch: FullBatch, model: LayeredModel, budget: int) -> Mi
     try:
         return plan_micro_batches(full_batch, model, budget, METHOD, SEED)
     except BettyError as error:
-        least = re.search(r"give at least (\d+) bytes", str(error))
+        least = re.search(r"(\d+) bytes will do", str(error))
         return plan_at_least(full_batch, model, int(least[1]))
 
 
