@@ -245,8 +245,9 @@ def test_a_budget_that_the_optimizers_step_does_not_fit_is_refused() -> None:
     step = estimate_optimizer_step(model)
     with pytest.raises(BettyError, match="too small even for the optimizer's step") as raised:
         plan_micro_batches(line_of_outputs_twice(4), model, step - 1)
-    assert enough_by(raised.value) == step
-    assert plan_micro_batches(line_of_outputs_twice(4), model, step).peak <= step
+    enough = enough_by(raised.value)
+    assert step <= enough < 1.03 * step
+    assert plan_micro_batches(line_of_outputs_twice(4), model, enough).peak <= step
 
 
 def line_of_outputs_twice(num_outputs: int) -> FullBatch:

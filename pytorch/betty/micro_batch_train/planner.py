@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -38,6 +38,12 @@ ONE_OF_SEVERAL = 0.5
 EVEN_FROM = 4
 """Output nodes per segment below which segments are not even enough to stand in for larger parts."""
 
+MARGIN = 0.02
+"""The share of a budget that is left alone: no estimate that was measured was further below the truth.
+
+See the README for the cases and ``scripts/benchmark_memory.sh`` to measure them again.
+"""
+
 ROOM_AFTER_NOTICE = 0.9
 """What is left of the budget that is planned for, each time that more room is asked for."""
 
@@ -55,7 +61,8 @@ def plan_micro_batches(
 ) -> MicroBatchPlan:
     """Partition a full batch into as few micro-batches as fit a memory budget.
 
-    A plan fits where every micro-batch does together with the next one, which is loaded while it trains. With one
+    A plan fits where every micro-batch does together with the next one, which is loaded while it trains, and leaves
+    :data:`MARGIN` of the budget. With one
     micro-batch less the method's own parts would hardly fit: see :func:`plan_parts`.
 
     Args:
@@ -64,7 +71,8 @@ def plan_micro_batches(
         memory_budget: bytes that training may take on the device, the model and its optimizer included.
         method: a name in :data:`~betty.micro_batch_train.METHODS`, in any case.
         seed: the same seed gives the same plan.
-        estimate: what training on a micro-batch takes; :func:`~betty.estimate_memory` of the model if not given.
+        estimate: what training on a micro-batch takes, no margin being left then; :func:`~betty.estimate_memory` of the
+            model if not given.
         num_features: channels of the features, for a model without ``widths``.
         device: where to train.
 
@@ -74,13 +82,20 @@ def plan_micro_batches(
     """
     if not isinstance(memory_budget, int) or memory_budget < 1:
         raise BettyError(f"a memory budget of {memory_budget} is none; give a whole number of bytes above 0")
+    margin = MARGIN if estimate is None else 0.0
     estimate = estimate or model_estimate(model, device, num_features)
     optimizer_step = estimate_optimizer_step(model, device=device)
-    return plan_parts(full_batch, MethodParts(full_batch, method, seed), estimate, memory_budget, optimizer_step)
+    source = MethodParts(full_batch, method, seed)
+    return plan_parts(full_batch, source, estimate, memory_budget, optimizer_step, margin)
 
 
 def plan_parts(
-    full_batch: FullBatch, source: PartSource, estimate: Estimate, memory_budget: int, optimizer_step: int = 0
+    full_batch: FullBatch,
+    source: PartSource,
+    estimate: Estimate,
+    memory_budget: int,
+    optimizer_step: int = 0,
+    margin: float = 0.0,
 ) -> MicroBatchPlan:
     """Find micro-batches that fit a memory budget, as few as can be found with one partition, or seldom more.
 
@@ -95,13 +110,24 @@ def plan_parts(
         estimate: what training on a micro-batch takes.
         memory_budget: bytes.
         optimizer_step: bytes that the optimizer's step takes, when no micro-batch is loaded.
+        margin: share of the budget that is left alone.
 
     Raises:
         BettyError: the micro-batch of a single output node does not fit, or the optimizer's step.
     """
+    plan = _fewest(full_batch, source, estimate, int(memory_budget * (1 - margin)), optimizer_step)
+    if plan is None:
+        raise _too_small(full_batch, estimate, memory_budget, optimizer_step, margin)
+    return replace(plan, memory_budget=memory_budget)
+
+
+def _fewest(
+    full_batch: FullBatch, source: PartSource, estimate: Estimate, memory_budget: int, optimizer_step: int
+) -> MicroBatchPlan | None:
+    """What :func:`plan_parts` does without a margin; ``None`` where the budget is too small."""
     num_outputs = full_batch.output_ids.numel()
     if optimizer_step > memory_budget:
-        raise _too_small(full_batch, estimate, memory_budget, optimizer_step)
+        return None
     if num_outputs == 0:
         return MicroBatchPlan([], [], [], memory_budget)
     micro_batch = MicroBatch(full_batch.blocks)
@@ -115,12 +141,12 @@ def plan_parts(
     if plan is None:
         # A micro-batch is so large that some output node does not fit beside it.
         if num_outputs == 1:
-            raise _too_small(full_batch, estimate, memory_budget, optimizer_step)
+            return None
         most_loaded = memory_budget - largest_single(full_batch, estimate).estimate.peak
         if most_loaded > 0:
             plan = filled(full_batch, segments, source.halves, estimate, memory_budget, most_loaded)
         if plan is None:
-            raise _too_small(full_batch, estimate, memory_budget, optimizer_step)
+            return None
     while len(plan.parts) > 2 and not _exceeds_with_one_less(full_batch, segments, plan, estimate):
         even = estimated(full_batch, source.parts(len(plan.parts) - 1), estimate, memory_budget)
         if even.peak > memory_budget:
@@ -200,7 +226,9 @@ def _exceeds_with_one_less(
     return run_and_next[0].peak + beside > plan.memory_budget
 
 
-def _too_small(full_batch: FullBatch, estimate: Estimate, memory_budget: int, optimizer_step: int) -> BettyError:
+def _too_small(
+    full_batch: FullBatch, estimate: Estimate, memory_budget: int, optimizer_step: int, margin: float
+) -> BettyError:
     """Says what fills the budget, and names one that will do."""
     whole = estimate(MicroBatch(full_batch.blocks))
     largest, enough = whole, whole.peak
@@ -214,7 +242,8 @@ def _too_small(full_batch: FullBatch, estimate: Estimate, memory_budget: int, op
     )
     if optimizer_step > enough:
         what = f"the optimizer's step on the model's parameters, which takes {size_text(optimizer_step)}"
+    will_do = math.ceil(max(enough, optimizer_step) / (1 - margin)) + 1
     return BettyError(
         f"a memory budget of {size_text(memory_budget)} is too small even for {what}; "
-        f"{max(enough, optimizer_step)} bytes will do, or sample fewer neighbours or take a smaller model"
+        f"{will_do} bytes will do, or sample fewer neighbours or take a smaller model"
     )
