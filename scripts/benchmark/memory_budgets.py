@@ -126,7 +126,12 @@ def measure(graph: str, model_name: str) -> list[Budget]:
             partition_s=seconds[1],
         )
 
-    return [measured_budget(divisor) for divisor in tqdm(DIVISORS, f"{graph}, {model_name}", leave=False)]
+    budgets: list[Budget] = []
+    for divisor in tqdm(DIVISORS, f"{graph}, {model_name}", leave=False):
+        budgets.append(measured_budget(divisor))
+        if budgets[-1].plan.memory_budget > whole // divisor:
+            break  # there is no plan for less
+    return budgets
 
 
 def main() -> None:
