@@ -90,9 +90,11 @@ def plan_at_least(full_batch: FullBatch, model: LayeredModel, budget: int) -> Mi
 
 
 def parts_that_fit(full_batch: FullBatch, model: LayeredModel, budget: int, first: int) -> int:
-    """From so many on, the first number of the method's parts that are estimated to fit."""
+    """From so many on, in steps of a twentieth, the first number of the method's parts that are estimated to fit."""
     source, estimate = MethodParts(full_batch, METHOD, SEED), model_estimate(model, CPU)
-    counts = itertools.count(first)
+    counts = itertools.accumulate(
+        itertools.repeat(1.05), lambda count, step: max(count + 1, int(count * step)), initial=first
+    )
     return next(count for count in counts if estimated(full_batch, source.parts(count), estimate).peak <= budget)
 
 
@@ -139,7 +141,7 @@ def main() -> None:
     setting = f"{len(FAN_OUTS)} layers, {NUM_HIDDEN} hidden channels, fan-outs {','.join(map(str, FAN_OUTS))}"
     print(f"### Steps by plans for a share of the full batch's measured peak: {setting}, {METHOD}\n")
     shares = ["planned peak ÷ budget", "measured peak ÷ budget", "redundancy"]
-    of_method = ["measured ÷ budget with K − 1 parts", "parts that fit"]
+    of_method = ["measured ÷ budget with K − 1 parts", "even parts that fit (within 5 %)"]
     header = ["graph", "model", "budget", "size", "K", *shares, *of_method]
     print(markdown_table(header, [budget.row() for budget in budgets]))
     print(f"\n### Planning against one partition into K parts, medians of {REPETITIONS} that take turns\n")
