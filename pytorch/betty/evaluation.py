@@ -82,7 +82,7 @@ def layerwise_inference(
     if memory_budget is None:
         budget = _Budget(math.inf, _no_bytes)
     else:
-        budget = _Budget(memory_budget, estimate or partial(_estimate, model, device))
+        budget = _Budget(memory_budget, estimate or partial(estimate_inference, model, device=device))
     cutter = RowCutter(indptr, indices)
     _require_room_for_the_largest_node(cutter, indptr, model.num_layers, budget)
     states = features
@@ -125,10 +125,6 @@ class _Budget:
                 f"{layer_index}, above the memory budget of {self.limit:,}; evaluation needs {cost:,} bytes at least"
             )
         return cost <= self.limit
-
-
-def _estimate(model: LayeredModel, device: torch.device | str, layer_index: int, block: Block) -> int:
-    return estimate_inference(model, layer_index, block, device=device)
 
 
 def _no_bytes(layer_index: int, block: Block) -> int:

@@ -23,6 +23,7 @@ from betty.errors import BettyError
 from betty.evaluation import Scores, evaluate, layerwise_inference
 from betty.full_batch.manifest import tensor_fingerprint
 from betty.memory import PeakMemory
+from betty.memory.live_bytes import storage_bytes
 from betty.progress import progress_bar
 from betty.run_folder import Checkpoint, RunFolder, describe_environment
 from betty.seeds import seeded
@@ -243,8 +244,7 @@ def bytes_of_training_state(model: nn.Module, optimizer: Optimizer) -> int:
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    storages = [tensor.untyped_storage() for tensor in (*parameters, *model.buffers(), *gradients, *states)]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    return storage_bytes([*parameters, *model.buffers(), *gradients, *states])
 
 
 def backward_on_share(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -> tuple[Tensor, BatchRecord]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from betty import GAT, FullBatch, GraphSAGE, MicroBatch, PeakMemory
 from betty.blocks import chain_blocks
 from betty.datasets import Dataset
 from betty.device_loader import DeviceLoader, LoadedBatch
+from betty.memory.live_bytes import storage_bytes
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none
 from betty.micro_batch_train.trainer import accumulate_gradients
 from betty.models.layered_model import LayeredModel
@@ -50,12 +51,6 @@ class CopyingLoader(DeviceLoader):
 
 def loader_of(dataset: Dataset) -> DeviceLoader:
     return CopyingLoader(dataset.features, dataset.labels, CPU)
-
-
-def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of tensors, what they share counted once."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def loaded_bytes(loaded: LoadedBatch) -> int:

@@ -62,8 +62,8 @@ def plan_micro_batches(
     """Partition a full batch into as few micro-batches as fit a memory budget.
 
     A plan fits where every micro-batch does together with the next one, which is loaded while it trains, and leaves
-    :data:`MARGIN` of the budget. With one
-    micro-batch less the method's own parts would hardly fit: see :func:`plan_parts`.
+    :data:`MARGIN` of the budget. With one micro-batch less the method's own parts would hardly fit: see
+    :func:`plan_parts`.
 
     Args:
         full_batch: in host memory.

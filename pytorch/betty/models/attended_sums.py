@@ -18,7 +18,7 @@ from torch.nn.functional import embedding_bag
 from betty.blocks import Block, index_dtype
 from betty.memory.tape import Held, Tape
 from betty.models.attention import edge_destinations, edges_by_source
-from betty.models.neighbour_reduction import transpose_memory
+from betty.models.neighbour_reduction import lists_memory, transpose_memory
 
 PIECE_COLUMNS = 32
 """Columns of a tensor of all sources that are computed at a time.
@@ -71,7 +71,7 @@ def attend_memory(
 ) -> Iterator[Held]:
     """What :func:`attend` takes, see :class:`~betty.memory.tape.Tape`; leaves the attention's gradient waiting."""
     dtype = _index_dtype(block, block.num_src * num_heads)
-    saved = [tape.save(values), tape.save(attention), *_edges_memory(tape, block, dtype)]
+    saved = [tape.save(values), tape.save(attention), *lists_memory(tape, block, dtype)]
     result = tape.allocate("aggregator", block.num_dst, num_heads, channels)
     with tape.temporary("aggregator", block.num_edges), tape.temporary("aggregator", block.num_edges, dtype=dtype):
         tape.touch("aggregator", block.num_dst, channels)
@@ -102,7 +102,7 @@ def attend_and_project_memory(
 ) -> Iterator[Held]:
     """What :func:`attend_and_project` takes; leaves the attention's gradient waiting."""
     dtype = _index_dtype(block, block.num_src)
-    saved = [tape.save(x), tape.save(attention), *_edges_memory(tape, block, dtype)]
+    saved = [tape.save(x), tape.save(attention), *lists_memory(tape, block, dtype)]
     result = tape.allocate("aggregator", block.num_dst, num_heads, out_channels)
     with tape.temporary("aggregator", block.num_edges), tape.temporary("aggregator", block.num_dst, in_channels):
         tape.touch("aggregator", block.num_dst, out_channels)
@@ -127,12 +127,6 @@ def _edge_dots_memory(tape: Tape, block: Block) -> None:
     """What :func:`_edge_dots` takes; PyTorch copies the lists to int64."""
     with tape.temporary("backward", 2 * block.num_edges, dtype=torch.promote_types(tape.dtype, torch.float32)):
         tape.touch("backward", block.num_edges + block.num_dst, dtype=torch.int64)
-
-
-def _edges_memory(tape: Tape, block: Block, dtype: torch.dtype) -> list[Held]:
-    """What :func:`_edges` makes anew."""
-    sizes = ((block.indptr.dtype, block.num_dst + 1), (block.indices.dtype, block.num_edges))
-    return [tape.allocate("aggregator", size, dtype=dtype) for before, size in sizes if before != dtype]
 
 
 class _Attend(torch.autograd.Function):

@@ -18,7 +18,13 @@ from betty.models.linear import linear_memory
 from betty.models.lstm_gates import EdgeGates, Gates, SourceGates
 from betty.models.lstm_kernel import KernelLSTM, kernel_memory, kernel_steps
 from betty.models.matrix_products import linear
-from betty.models.neighbour_sequences import SequenceChunk, chunk_bounds, neighbour_sequences, step_sizes
+from betty.models.neighbour_sequences import (
+    SequenceChunk,
+    chunk_bounds,
+    descending_degrees,
+    neighbour_sequences,
+    step_sizes,
+)
 
 CPU_STATES = 1 << 16
 """Hidden states of a chunk, sequences times channels, with which a step stays in the cache of a core."""
@@ -103,8 +109,7 @@ def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient
     """What :func:`last_lstm_states` takes, see :class:`~betty.memory.tape.Tape`."""
     channels, dtype = lstm.hidden_size, torch.promote_types(tape.dtype, torch.float32)
     converts = dtype != tape.dtype
-    degrees = -np.sort(-block.in_degrees().numpy(force=True))
-    degrees = degrees[: np.count_nonzero(degrees)]
+    degrees = descending_degrees(block)
     bounds = np.array(chunk_bounds(degrees, *_chunk_limits(block, channels, tape.device_type)))
     chunk_sequences = np.diff(bounds)
     chunk_edges = np.diff(np.concatenate([[0], degrees.cumsum()])[bounds])

@@ -15,6 +15,7 @@ from betty.blocks import Block, index_dtype
 from betty.memory.tape import Held, Tape
 from betty.models.chunks import SERIAL_ELEMENTS, row_chunks
 from betty.models.neighbour_reduction import in_one_dtype, lists_dtype, lists_memory
+from betty.models.neighbour_sequences import descending_degrees
 
 SORTED_ELEMENTS = 1 << 16
 """Edges times channels from which on it is worth to sort, and to start threads as PyTorch does for any pooling."""
@@ -84,7 +85,7 @@ class MaximumByBags(torch.autograd.Function):
     @contextmanager
     def memory(tape: Tape, block: Block, channels: int) -> Iterator[Held]:
         dtype, size = lists_dtype(block), (block.num_dst, channels)
-        lists = lists_memory(tape, block)
+        lists = lists_memory(tape, block, dtype)
         with tape.temporary("aggregator", block.num_edges + block.num_dst, dtype=dtype):
             result = tape.allocate("aggregator", *size)
             winners = tape.allocate("aggregator", *size, dtype=dtype)
@@ -135,9 +136,8 @@ class MaximumByPooling(torch.autograd.Function):
     @contextmanager
     def memory(tape: Tape, block: Block, channels: int) -> Iterator[Held]:
         dtype, item = lists_dtype(block), tape.dtype.itemsize
-        lists = lists_memory(tape, block)
-        degrees = -np.sort(-block.in_degrees().numpy(force=True))
-        degrees = degrees[: np.count_nonzero(degrees)]
+        lists = lists_memory(tape, block, dtype)
+        degrees = descending_degrees(block)
         with tape.temporary("aggregator", block.num_dst, dtype=dtype):
             order = tape.allocate("aggregator", block.num_dst, dtype=torch.int64)
             result = tape.allocate("aggregator", block.num_dst, channels)

@@ -40,7 +40,7 @@ _BAG_NUMBERS = 2
 @contextmanager
 def sum_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) -> Iterator[Held]:
     """What :func:`sum_neighbours` takes of ``channels``, see :class:`~betty.memory.tape.Tape`."""
-    lists = lists_memory(tape, block)
+    lists = lists_memory(tape, block, lists_dtype(block))
     with tape.temporary("aggregator", _BAG_NUMBERS * block.num_dst, dtype=lists_dtype(block)):
         _bags_memory(tape, "aggregator", block)
         result = tape.allocate("aggregator", block.num_dst, channels)
@@ -80,9 +80,8 @@ def lists_dtype(block: Block) -> torch.dtype:
     return torch.promote_types(block.indices.dtype, index_dtype(block.num_edges))
 
 
-def lists_memory(tape: Tape, block: Block) -> list[Held]:
-    """What :func:`in_one_dtype` makes anew."""
-    dtype = lists_dtype(block)
+def lists_memory(tape: Tape, block: Block, dtype: torch.dtype) -> list[Held]:
+    """What it takes to have ``indptr`` and ``indices`` in one dtype: those that are made anew."""
     sizes = ((block.indptr.dtype, block.num_dst + 1), (block.indices.dtype, block.num_edges))
     return [tape.allocate("aggregator", size, dtype=dtype) for before, size in sizes if before != dtype]
 

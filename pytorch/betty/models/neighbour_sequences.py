@@ -78,6 +78,12 @@ def neighbour_sequences(block: Block, max_sequences: int, max_edges: int) -> lis
     ]
 
 
+def descending_degrees(block: Block) -> np.ndarray:
+    """int64, the in-degrees of the destinations that have neighbours, in descending order."""
+    degrees = -np.sort(-block.in_degrees().numpy(force=True))
+    return degrees[: np.count_nonzero(degrees)]
+
+
 def chunk_bounds(degrees: np.ndarray, max_sequences: int, max_edges: int) -> list[int]:
     """Where each chunk begins and, last, where the last one ends."""
     edges_before = np.concatenate([[0], degrees.cumsum()])
