@@ -152,6 +152,9 @@ class Segments:
         self.asked.append(num_parts)
         return list(torch.arange(self.num_outputs).tensor_split(num_parts))
 
+    def segments(self, num_segments: int) -> list[torch.Tensor]:
+        return self.parts(num_segments)
+
     def halves(self, part: torch.Tensor) -> list[torch.Tensor]:
         self.halved.append(part)
         return list(part.tensor_split(2))
@@ -187,9 +190,9 @@ def test_the_graph_is_made_once_for_all_numbers_that_are_tried(monkeypatch, shar
     made, cut = [], []
     redundancy_graph, minimum_cut = graph_partitioner.redundancy_graph, graph_partitioner.minimum_cut
 
-    def counted_graph(block):
+    def counted_graph(block, max_sharing):
         made.append(block.num_dst)
-        return redundancy_graph(block)
+        return redundancy_graph(block, max_sharing)
 
     def counted_cut(graph, *args, **kwargs):
         cut.append(graph.shape[0])
@@ -198,7 +201,7 @@ def test_the_graph_is_made_once_for_all_numbers_that_are_tried(monkeypatch, shar
     monkeypatch.setattr(graph_partitioner, "redundancy_graph", counted_graph)
     monkeypatch.setattr(graph_partitioner, "minimum_cut", counted_cut)
     budget = STATIC + (need_of([MicroBatch(RING.blocks)]) - STATIC) // share
-    plan = plan_of(RING, budget)
+    plan = plan_of(RING, budget, "REG")
     assert made.count(250) == 1
     assert 1 <= cut.count(250) <= 2
     assert len(plan.parts) > share

@@ -17,7 +17,8 @@ from betty.errors import BettyError
 from betty.memory import MemoryEstimate, estimate_optimizer_step, size_text
 from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.filling import even_runs, filled
-from betty.micro_batch_train.part_source import MethodParts, PartSource
+from betty.micro_batch_train.graph_partitioner import DEFAULT_METHOD, Partitioner, PartitionProblem
+from betty.micro_batch_train.part_source import PartSource
 from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, estimated, model_estimate
 from betty.micro_batch_train.single_outputs import largest_single
 
@@ -52,7 +53,7 @@ def plan_micro_batches(
     full_batch: FullBatch,
     model: nn.Module,
     memory_budget: int,
-    method: str = "REG",
+    method: str = DEFAULT_METHOD,
     seed: int = 0,
     *,
     estimate: Estimate | None = None,
@@ -85,7 +86,7 @@ def plan_micro_batches(
     margin = MARGIN if estimate is None else 0.0
     estimate = estimate or model_estimate(model, device, num_features)
     optimizer_step = estimate_optimizer_step(model, device=device)
-    source = MethodParts(full_batch, method, seed)
+    source = Partitioner(PartitionProblem(full_batch, seed, estimate), method)
     return plan_parts(full_batch, source, estimate, memory_budget, optimizer_step, margin)
 
 
@@ -136,7 +137,7 @@ def _fewest(
         return MicroBatchPlan([torch.arange(num_outputs)], [micro_batch], [whole], memory_budget)
     guess = _guess(estimate(MicroBatch(full_batch.blocks, ONE_OF_SEVERAL)), memory_budget)
     # Not single output nodes: a source that gives these need not put them in an order.
-    segments = source.parts(max(2, min(SEGMENTS * guess, num_outputs // 2)))
+    segments = source.segments(max(2, min(SEGMENTS * guess, num_outputs // 2)))
     plan = filled(full_batch, segments, source.halves, estimate, memory_budget)
     if plan is None:
         # A micro-batch is so large that some output node does not fit beside it.
