@@ -332,3 +332,16 @@ def test_one_partitioner_makes_the_parts_of_every_number(method):
     for num_parts in (7, 2, 50, 1, 7):
         expected = partition(full_batch, num_parts, method, seed=2)
         assert [part.tolist() for part in partitioner.parts(num_parts)] == [part.tolist() for part in expected]
+
+
+def test_a_partitioner_halves_parts_by_its_own_bound_on_hubs(monkeypatch):
+    bounds = []
+
+    def noted_graph(block, max_sharing):
+        bounds.append(max_sharing)
+        return redundancy_graph(block, max_sharing)
+
+    monkeypatch.setattr(graph_partitioner, "redundancy_graph", noted_graph)
+    problem = PartitionProblem(FULL_BATCHES["random"], reg_max_degree=3)
+    assert len(Partitioner(problem, "REG").halves(torch.arange(20))) == 2
+    assert bounds == [3]

@@ -362,3 +362,18 @@ def test_every_notice_leaves_more_room() -> None:
         partitioning.leave_more_room(len(plan.parts) + 1)
     assert counts == sorted(counts)
     assert counts[-1] > counts[0]
+
+
+def test_reg_is_planned_with_the_bound_on_hubs_that_was_given(monkeypatch) -> None:
+    bounds = set()
+
+    def noted_graph(block, max_sharing):
+        bounds.add(max_sharing)
+        return redundancy_graph(block, max_sharing)
+
+    redundancy_graph = graph_partitioner.redundancy_graph
+    monkeypatch.setattr(graph_partitioner, "redundancy_graph", noted_graph)
+    model = GraphSAGE(6, 8, 3, 2)
+    budget = plan_micro_batches(RING, model, 10**9).peak // 2
+    BudgetPartitioning("REG", budget, reg_max_degree=3).plan(RING, model, 0, torch.device("cpu"))
+    assert bounds == {3}

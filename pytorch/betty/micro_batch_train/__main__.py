@@ -20,6 +20,7 @@ from betty.device_loader import DeviceLoader
 from betty.full_batch import FullBatchSource, Recipe, SampledFullBatches, StoredFullBatches
 from betty.memory import available_memory, size_text
 from betty.micro_batch_train.graph_partitioner import METHODS
+from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.plan_report import plan_table, plot_plan
 from betty.micro_batch_train.planner import BudgetPartitioning
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, Planner, partition_seed
@@ -64,6 +65,13 @@ def main(arguments: list[str] | None = None) -> None:
         help="how often to split the micro-batch with the most input nodes in two",
     )
     group.add_argument("--re-partition-method", choices=METHODS, default="REG", help="partitioning for that")
+    group.add_argument(
+        "--reg-max-degree",
+        type=positive_int,
+        default=MAX_SHARING,
+        metavar="N",
+        help="output nodes that may share a node for it to count in REG",
+    )
     add_store_flags(parser)
     group.add_argument(
         "--load-full-batch",
@@ -107,8 +115,14 @@ def memory_budget(flags: argparse.Namespace) -> int | None:
 
 def planner(flags: argparse.Namespace, budget: int | None) -> Planner:
     if budget is None:
-        return Partitioning(flags.selection_method, flags.num_batch, flags.num_re_partition, flags.re_partition_method)
-    return BudgetPartitioning(flags.selection_method, budget)
+        return Partitioning(
+            flags.selection_method,
+            flags.num_batch,
+            flags.num_re_partition,
+            flags.re_partition_method,
+            flags.reg_max_degree,
+        )
+    return BudgetPartitioning(flags.selection_method, budget, reg_max_degree=flags.reg_max_degree)
 
 
 def show_plan(flags: argparse.Namespace) -> None:

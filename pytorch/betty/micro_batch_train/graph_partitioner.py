@@ -153,7 +153,8 @@ class Partitioner:
 
     def halves(self, part: Tensor) -> list[Tensor]:
         """Split one part of several output nodes in two, as :func:`halves` does."""
-        return halves(self._problem.full_batch, part, self._method, self._problem.seed)
+        problem = self._problem
+        return halves(problem.full_batch, part, self._method, problem.seed, problem.reg_max_degree)
 
     def _parts(self, num_parts: int, assign: Callable[[], Tensor]) -> list[Tensor]:
         if not isinstance(num_parts, int) or num_parts < 1:
@@ -217,7 +218,12 @@ def positions_by_part(part_of_output: Tensor) -> list[Tensor]:
 
 
 def re_partition(
-    full_batch: FullBatch, parts: Sequence[Tensor], times: int, method: str = "REG", seed: int = 0
+    full_batch: FullBatch,
+    parts: Sequence[Tensor],
+    times: int,
+    method: str = "REG",
+    seed: int = 0,
+    reg_max_degree: int = MAX_SHARING,
 ) -> list[Tensor]:
     """Split the micro-batch with the most input nodes in two, again and again.
 
@@ -229,6 +235,7 @@ def re_partition(
         times: how often to split.
         method: partitions the micro-batch to be split; a name in :data:`METHODS`, in any case.
         seed: for the method.
+        reg_max_degree: output nodes that may share a node for it to count in ``REG``.
 
     Returns:
         ``parts``, the two halves in the place of what was split.
@@ -243,11 +250,13 @@ def re_partition(
         if largest is None:
             logger.info("re-partitioned %d of %d times: every micro-batch is down to one output node", done, times)
             break
-        parts[largest : largest + 1] = halves(full_batch, parts[largest], method, seed)
+        parts[largest : largest + 1] = halves(full_batch, parts[largest], method, seed, reg_max_degree)
     return parts
 
 
-def halves(full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int = 0) -> list[Tensor]:
+def halves(
+    full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int = 0, reg_max_degree: int = MAX_SHARING
+) -> list[Tensor]:
     """Split one part in two.
 
     Args:
@@ -255,6 +264,7 @@ def halves(full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int =
         part: int64 ``[num_outputs]``, ascending positions in ``full_batch.output_ids``, two or more.
         method: partitions the part's micro-batch; a name in :data:`METHODS`, in any case.
         seed: for the method.
+        reg_max_degree: output nodes that may share a node for it to count in ``REG``.
 
     Returns:
         Two parts, each ascending and not empty.
@@ -263,7 +273,7 @@ def halves(full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int =
         BettyError: no such method.
     """
     (micro_batch,) = MicroBatchCutter(full_batch).cut([part])
-    positions = partition(micro_batch, 2, method, seed)
+    positions = partition(micro_batch, 2, method, seed, reg_max_degree=reg_max_degree)
     if len(positions) == 1:
         # The method left one of the two empty.
         positions = positions[0].chunk(2)

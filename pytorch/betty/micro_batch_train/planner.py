@@ -18,6 +18,7 @@ from betty.memory import MemoryEstimate, estimate_optimizer_step, size_text
 from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.filling import even_runs, filled
 from betty.micro_batch_train.graph_partitioner import DEFAULT_METHOD, Partitioner, PartitionProblem
+from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.part_source import PartSource
 from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, estimated, model_estimate
 from betty.micro_batch_train.single_outputs import largest_single
@@ -59,6 +60,7 @@ def plan_micro_batches(
     estimate: Estimate | None = None,
     num_features: int | None = None,
     device: torch.device | str = "cpu",
+    reg_max_degree: int = MAX_SHARING,
 ) -> MicroBatchPlan:
     """Partition a full batch into as few micro-batches as fit a memory budget.
 
@@ -76,6 +78,7 @@ def plan_micro_batches(
             model if not given.
         num_features: channels of the features, for a model without ``widths``.
         device: where to train.
+        reg_max_degree: output nodes that may share a node for it to count in ``REG``.
 
     Raises:
         BettyError: no such method, the model's memory cannot be estimated, or the budget is too small for a single
@@ -86,7 +89,7 @@ def plan_micro_batches(
     margin = MARGIN if estimate is None else 0.0
     estimate = estimate or model_estimate(model, device, num_features)
     optimizer_step = estimate_optimizer_step(model, device=device)
-    source = Partitioner(PartitionProblem(full_batch, seed, estimate), method)
+    source = Partitioner(PartitionProblem(full_batch, seed, estimate, reg_max_degree=reg_max_degree), method)
     return plan_parts(full_batch, source, estimate, memory_budget, optimizer_step, margin)
 
 
@@ -163,12 +166,16 @@ class BudgetPartitioning:
         method: a name in :data:`~betty.micro_batch_train.METHODS`.
         memory_budget: bytes that training may take on the device.
         num_features: channels of the features, for a model without ``widths``.
+        reg_max_degree: output nodes that may share a node for it to count in ``REG``.
     """
 
-    def __init__(self, method: str, memory_budget: int, num_features: int | None = None) -> None:
+    def __init__(
+        self, method: str, memory_budget: int, num_features: int | None = None, reg_max_degree: int = MAX_SHARING
+    ) -> None:
         self._method = method
         self._memory_budget = memory_budget
         self._num_features = num_features
+        self._reg_max_degree = reg_max_degree
         self._share = 1.0
 
     def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
@@ -181,6 +188,7 @@ class BudgetPartitioning:
             seed=seed,
             num_features=self._num_features,
             device=device,
+            reg_max_degree=self._reg_max_degree,
         )
         if self._share < 1:
             try:

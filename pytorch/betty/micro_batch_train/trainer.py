@@ -21,6 +21,7 @@ from betty.memory import states_its_memory, uncounted
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import halves, partition, re_partition
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
+from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.plan import MicroBatchPlan, estimated, model_estimate
 from betty.models import dropout_key
 from betty.seeds import derive_seed
@@ -61,17 +62,20 @@ class Partitioning:
         num_parts: micro-batches of a full batch; it grows where they do not fit.
         num_re_partition: how often to split the micro-batch with the most input nodes in two.
         re_partition_method: the method for that.
+        reg_max_degree: output nodes that may share a node for it to count in ``REG``.
     """
 
     method: str
     num_parts: int
     num_re_partition: int
     re_partition_method: str
+    reg_max_degree: int = MAX_SHARING
 
     def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
         """So many parts, with what they take where that takes no dry run."""
-        parts = partition(full_batch, self.num_parts, self.method, seed)
-        parts = re_partition(full_batch, parts, self.num_re_partition, self.re_partition_method, seed)
+        bound = self.reg_max_degree
+        parts = partition(full_batch, self.num_parts, self.method, seed, reg_max_degree=bound)
+        parts = re_partition(full_batch, parts, self.num_re_partition, self.re_partition_method, seed, bound)
         return estimated(full_batch, parts, model_estimate(model, device) if states_its_memory(model) else None)
 
     def leave_more_room(self, num_micro_batches: int) -> None:
