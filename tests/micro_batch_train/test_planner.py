@@ -25,7 +25,7 @@ from betty.micro_batch_train import graph_partitioner
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.planner import BudgetPartitioning, plan_parts
 from betty.micro_batch_train.single_outputs import largest_single
-from tests.random_blocks import random_full_batch
+from tests.random_blocks import neighbourhoods, random_full_batch
 
 STATIC = 1000
 
@@ -65,24 +65,6 @@ def line_of_outputs(num_outputs: int) -> FullBatch:
     """Every output node has a source of its own: nothing is shared, and all micro-batches of a size are alike."""
     indices = torch.arange(num_outputs, 2 * num_outputs, dtype=torch.int32)
     return FullBatch((Block(torch.arange(num_outputs + 1), indices, torch.arange(2 * num_outputs)),))
-
-
-def neighbourhoods(num_nodes: list[int], max_degree: int, seed: int) -> FullBatch:
-    """Every node has 1 to ``max_degree`` sources near its place in a ring, so that cuts of few shared nodes exist.
-
-    Args:
-        num_nodes: of every level, input nodes first, output nodes last.
-        max_degree: of a destination node.
-        seed: of the random numbers.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    layers = []
-    for num_src, num_dst in itertools.pairwise(num_nodes):
-        degrees = torch.randint(1, max_degree + 1, (num_dst,), generator=draw)
-        place = torch.arange(num_dst).repeat_interleave(degrees) * num_src // num_dst
-        steps = torch.randint(0, 4 * max_degree, place.shape, generator=draw)
-        layers.append((torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)]), (place + steps) % num_src))
-    return FullBatch(chain_blocks(layers, torch.randperm(num_nodes[0], generator=draw)))
 
 
 RING = neighbourhoods([900, 500, 250], max_degree=6, seed=4)
