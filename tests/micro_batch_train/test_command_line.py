@@ -1,5 +1,6 @@
 """The command lines from end to end, on a tiny graph."""
 
+import gc
 import json
 import os
 import re
@@ -344,7 +345,7 @@ SMALL_BUDGET = ["--memory-budget", "500KiB"]
     [
         (LOCALITY, ["order", "number"]),
         ([*LOCALITY, *SMALL_BUDGET], ["order", "budget"]),
-        ([*LOCALITY, "--batch-size", "150"], ["order", *["number"] * 6]),
+        ([*LOCALITY, "--batch-size", "150"], ["order", *["number"] * 12]),
         (["--selection-method", "REG", "--num-epochs", "3", *SMALL_BUDGET], ["budget"] * 3),
     ],
 )
@@ -401,6 +402,7 @@ def test_a_run_resumed_in_the_fourth_epoch_ends_in_the_numbers_of_an_uninterrupt
     with pytest.raises(SystemExit):
         train(flags, tmp_path / "resumed", *more)
     monkeypatch.setattr(MicroBatchTrainer, "train_epoch", train_epoch)
+    gc.collect()  # what the error's traceback holds has the folder's lock
     assert len(read_epochs(tmp_path / "resumed")) == 3
     if not is_stored:
         shutil.rmtree(tmp_path / "store")
@@ -411,17 +413,16 @@ def test_a_run_resumed_in_the_fourth_epoch_ends_in_the_numbers_of_an_uninterrupt
 
 
 def test_a_store_that_cannot_be_written_costs_a_warning_and_not_the_run(
-    data_flags: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    data_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = train(own_store(data_flags, tmp_path), tmp_path / "first", *LOCALITY)
     (tmp_path / "file").write_text("no folder")
-    caplog.clear()
+    capsys.readouterr()
     flags = [*data_flags[:4], "--full-batch-root", str(tmp_path / "file")]
     found = train(flags, tmp_path / "second", *LOCALITY)
     assert without_times(found) == without_times(expected)
-    assert [record.message.split(" (")[0].split()[-3:] for record in caplog.records] == [
-        ["cannot", "be", "written"]
-    ] * 2
+    warnings = capsys.readouterr().err.splitlines()
+    assert [warning.count("cannot be written") for warning in warnings] == [1, 1]
 
 
 @pytest.mark.parametrize("damage", [b"", b"not one of ours", None])
@@ -429,22 +430,23 @@ def test_damaged_files_of_the_store_are_made_again_with_a_warning_each(
     data_flags: list[str],
     tmp_path: Path,
     plans: list[str],
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
     damage: bytes | None,
 ) -> None:
     flags = own_store(data_flags, tmp_path)
     expected = train(flags, tmp_path / "first", *LOCALITY)
-    stored = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*.safetensors")}
+    stored = {path: load_file(path)["values"].clone() for path in (tmp_path / "store").rglob("*.safetensors")}
     assert len(stored) == 2
-    for path, content in stored.items():
-        path.write_bytes(content[:-3] if damage is None else damage)
+    for path in stored:
+        path.write_bytes(path.read_bytes()[:-3] if damage is None else damage)
     plans.clear()
-    caplog.clear()
+    capsys.readouterr()
     found = train(flags, tmp_path / "second", *LOCALITY)
     assert without_times(found) == without_times(expected)
     assert plans == ["order", "number"]
-    assert len(caplog.records) == 2
-    assert {path: path.read_bytes() for path in stored} == stored
+    warnings = capsys.readouterr().err.splitlines()
+    assert [warning.endswith("is made again") for warning in warnings] == [True, True]
+    assert all(torch.equal(load_file(path)["values"], values) for path, values in stored.items())
 
 
 @pytest.mark.parametrize("fan_out", ["1,2", "2,2", "3,1"])
