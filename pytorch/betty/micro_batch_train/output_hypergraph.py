@@ -85,7 +85,7 @@ def output_hypergraph(full_batch: FullBatch, weights: MemoryWeights, seed: int) 
     for layer in reversed(range(len(blocks))):
         block, sources = blocks[layer], sources_of(blocks[layer])
         # What a node takes: its own values, and the edges that lead to it in the block before.
-        load = np.full(block.num_src, weights.of_source[layer])
+        load = np.full(block.num_src, weights.of_source[layer], dtype=np.float64)
         if layer > 0:
             load += weights.of_edge[layer - 1] * _degrees(blocks[layer - 1])
         num_pins = int((reached @ np.diff(sources.indptr)).sum())
@@ -119,7 +119,7 @@ def _with_nets_of_several(
     indptr = np.zeros(num_outputs + 1, dtype=np.int64)
     rows, columns, first = [], [], 0
     for layer in layers:
-        net = layer.indices + np.int64(first)
+        net = layer.indices.astype(np.int64) + first
         row = np.repeat(np.arange(num_outputs, dtype=np.int32), np.diff(layer.indptr))
         alone = ~several[net]
         own_loads = own_loads + np.bincount(row[alone], weights=loads[net[alone]], minlength=num_outputs)

@@ -38,7 +38,7 @@ class _Parts:
 
     def __init__(self, hypergraph: OutputHypergraph, part_of: NDArray[np.int64], num_parts: int) -> None:
         nets = hypergraph.nets
-        keys = nets.indices * np.int64(num_parts) + np.repeat(part_of, np.diff(nets.indptr))
+        keys = nets.indices.astype(np.int64) * num_parts + np.repeat(part_of, np.diff(nets.indptr))
         vertices = np.bincount(keys, minlength=nets.shape[1] * num_parts)
         self._hypergraph = hypergraph
         self.part_of = part_of
@@ -53,7 +53,7 @@ class _Parts:
     def move(self, vertices: NDArray[np.int64], nets: csr_array, to: NDArray[np.int64]) -> None:
         """Move vertices, whose rows of the hypergraph's nets are ``nets``, into parts that none of them is from."""
         degrees, num_parts = np.diff(nets.indptr), self.loads.size
-        first = nets.indices * np.int64(num_parts)
+        first = nets.indices.astype(np.int64) * num_parts
         origin = self.part_of[vertices]
         num_vertices = self.num_vertices.reshape(-1)
 
@@ -159,8 +159,7 @@ def _freed(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Input nodes and memory that the parts of some vertices would do without if each one left alone."""
     row_of_pin = np.repeat(np.arange(vertices.size), np.diff(rows.indptr))
-    keys = rows.indices * np.int64(parts.loads.size)
-    keys += parts.part_of[vertices][row_of_pin]
+    keys = rows.indices.astype(np.int64) * parts.loads.size + parts.part_of[vertices][row_of_pin]
     alone = np.flatnonzero(parts.num_vertices.reshape(-1)[keys] == 1)
     net, row = rows.indices[alone], row_of_pin[alone]
     freed_count = np.bincount(row, weights=hypergraph.counts[net], minlength=vertices.size)
