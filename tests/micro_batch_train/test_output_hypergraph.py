@@ -131,7 +131,7 @@ def test_nets_come_from_no_further_than_the_pins_of_a_layer_allow(monkeypatch) -
     full_batch = FULL_BATCHES["three blocks"]
     last_block, last_two = (FullBatch(full_batch.blocks[-count:]) for count in (1, 2))
     paths = sum(
-        len({source for source in [*neighbours_of(last_two.blocks[0])[node], node]})
+        len({node, *neighbours_of(last_two.blocks[0])[node]})
         for output in range(30)
         for node in needed_nodes(last_block, output)[0]
     )
