@@ -54,6 +54,13 @@ def test_nodes_that_many_need_are_left_out(monkeypatch) -> None:
     assert_weights_are(_shared_needs(needs), pair_weights(needs, most=3))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_both_weights_of_a_pair_round_alike(seed: int) -> None:
+    # Nodes that 17 output nodes share weigh a half beyond a whole number.
+    graph = _shared_needs(sources_of(with_parallel_edges([310, 300], max_degree=34, seed=seed).blocks[0]))
+    assert (graph != graph.T).nnz == 0
+
+
 @pytest.mark.parametrize("max_pairs", [0, 10, 60, 300, 10**6])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_more_pairs_are_looked_at_than_allowed(monkeypatch, max_pairs: int, seed: int) -> None:
