@@ -11,7 +11,7 @@ from betty.micro_batch_train.output_hypergraph import OutputHypergraph
 LARGEST_STEP = 0.03
 """The share of a part's memory that may enter or leave it in a round beyond what evens it out."""
 
-FIRST_PULL, LAST_PULL = 5.0, 40.0
+FIRST_PULL, LAST_PULL = 2.0, 40.0
 """By how much memory gets dearer in a part that takes more than the mean, in multiples of its excess."""
 
 PRICE_OF_MEMORY = 0.1
