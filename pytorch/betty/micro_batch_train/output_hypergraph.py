@@ -85,8 +85,11 @@ class OutputHypergraph:
         return nets @ self.loads + members @ self.own_loads
 
     def of(self, outputs: NDArray[np.int64]) -> OutputHypergraph:
-        """The hypergraph of some of the output nodes, by their positions, int64 ``[num_some]``."""
-        return OutputHypergraph(self.nets[outputs], self.loads, self.counts, self.own_loads[outputs])
+        """The hypergraph of some of the output nodes, by their positions, int64 ``[num_some]``.
+
+        Its nets are those that several of these share; the others are part of what an output node takes alone.
+        """
+        return _with_nets_of_several([self.nets[outputs]], self.loads, self.counts, self.own_loads[outputs])
 
 
 def output_hypergraph(full_batch: FullBatch, weights: MemoryWeights, seed: int) -> OutputHypergraph:
