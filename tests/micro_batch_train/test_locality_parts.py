@@ -105,7 +105,7 @@ def memory_beyond_static(full_batch: FullBatch, part: torch.Tensor, estimate) ->
 def test_parts_of_a_homogeneous_graph_take_nearly_the_same(estimate, num_parts: int) -> None:
     takes = memory_beyond_static(HOMOGENEOUS, LocalityParts(HOMOGENEOUS, 0, estimate)(num_parts), estimate)
     assert len(takes) == num_parts
-    assert takes.max() <= 1.04 * takes.mean()
+    assert takes.max() <= 1.06 * takes.mean()
 
 
 def test_parts_are_even_by_the_estimate_that_is_given() -> None:
