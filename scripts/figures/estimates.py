@@ -1,0 +1,58 @@
+"""Measures what figure 5 needs besides its runs: in-degrees, and the estimate of each number of micro-batches by part."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from degrees import counted_degrees
+from measurement import measuring_parser, whole_numbers, write_measurement
+from torch import nn
+
+from betty import FullBatch, partition, sample_full_batch
+from betty.command_line import device, run_command
+from betty.micro_batch_train import METHODS
+from betty.micro_batch_train.plan import estimated, model_estimate
+from betty.micro_batch_train.trainer import partition_seed
+from betty.training_command_line import add_model_flags, load_flagged_dataset, new_model, parse_training_flags
+
+
+def estimate_of(full_batch: FullBatch, model: nn.Module, num_batch: int, flags: argparse.Namespace) -> dict[str, Any]:
+    """The micro-batch that is estimated to take the most, by part, with the next one that is loaded beside it."""
+    seed = partition_seed(flags.seed, 0, flags.num_epochs - 1, 0)
+    parts = partition(full_batch, num_batch, flags.selection_method, seed)
+    plan = estimated(full_batch, parts, model_estimate(model, flags.device))
+    largest = max(range(len(plan.needs)), key=plan.needs.__getitem__)
+    estimate = plan.estimates[largest]
+    by_part = asdict(estimate) | {"next_one": plan.needs[largest] - estimate.peak}
+    return {"num_batch": num_batch, "by_part": by_part, "peak": plan.peak}
+
+
+def measure(flags: argparse.Namespace) -> None:
+    """Of the last epoch of the runs with the same flags."""
+    dataset = load_flagged_dataset(flags)
+    full_batch = sample_full_batch(
+        dataset.graph, dataset.train_ids, flags.fan_out, seed=flags.seed, epoch=flags.num_epochs - 1
+    )
+    model = new_model(flags, dataset)
+    content = {
+        "in_degrees": counted_degrees(full_batch.blocks[-1]),
+        "estimates": [estimate_of(full_batch, model, num_batch, flags) for num_batch in flags.num_batches],
+    }
+    write_measurement(flags, content)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = measuring_parser("scripts/figures/estimates.py", __doc__)
+    add_model_flags(parser)
+    parser.add_argument("--num-batches", type=whole_numbers, required=True, metavar="N,N,…", help="of micro-batches")
+    parser.add_argument("--selection-method", choices=METHODS, required=True, help="partitioning")
+    parser.add_argument("--device", type=device, default="auto", help="that the estimate is for")
+    flags = parse_training_flags(parser, arguments)
+    run_command(parser.prog, lambda: measure(flags))
+
+
+if __name__ == "__main__":
+    main()
