@@ -26,7 +26,10 @@ FLAGS=(--fan-out "$FAN_OUT" --num-layers "$(num_layers "$FAN_OUT")" --aggre "$AG
        --num-epochs "$NUM_EPOCHS" --num-runs "$NUM_RUNS" --eval --eval-every "$EVAL_EVERY"
        --lr "$LR" --dropout "$DROPOUT" --weight-decay "$WEIGHT_DECAY")
 
-micro_batches full-batch "${FLAGS[@]}" --selection-method range --num-batch 1
-mini_batches "mini-batches-of-$MINI_BATCH_SIZE" "${FLAGS[@]}" --batch-size "$MINI_BATCH_SIZE"
-draw --runs full-batch "mini-batches-of-$MINI_BATCH_SIZE"
+FULL="$(named full-batch)"
+MINI="$(named "mini-batches-of-$MINI_BATCH_SIZE")"
+
+micro_batches "$FULL" "${FLAGS[@]}" --selection-method range --num-batch 1
+mini_batches "$MINI" "${FLAGS[@]}" --batch-size "$MINI_BATCH_SIZE"
+draw --runs "$FULL" "$MINI"
 finish

@@ -29,12 +29,12 @@ ESTIMATES=()
 
 for aggre in $AGGREGATORS; do
     for num_batch in $NUM_BATCHES; do
-        NAMES+=("$aggre-$num_batch-micro-batches")
-        micro_batches "$aggre-$num_batch-micro-batches" "${SIZES[@]}" --aggre "$aggre" --lr "$LR" --measure-memory \
+        NAMES+=("$(named "$aggre-$num_batch-micro-batches")")
+        micro_batches "${NAMES[-1]}" "${SIZES[@]}" --aggre "$aggre" --lr "$LR" --measure-memory \
             --num-batch "$num_batch"
     done
-    ESTIMATES+=("$aggre-estimates")
-    measure estimates.py "$aggre-estimates" "${SIZES[@]}" --aggre "$aggre" --num-batches "${NUM_BATCHES// /,}" \
+    ESTIMATES+=("$(named "$aggre-estimates")")
+    measure estimates.py "${ESTIMATES[-1]}" "${SIZES[@]}" --aggre "$aggre" --num-batches "${NUM_BATCHES// /,}" \
         --device "$DEVICE"
 done
 draw --runs "${NAMES[@]}" --estimates "${ESTIMATES[@]}"

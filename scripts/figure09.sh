@@ -15,6 +15,6 @@ setting FAN_OUT    -1               -1          -1
 setting NUM_BATCH  2                2           2
 setting METHOD     REG              REG         REG
 
-measure degrees.py in-degrees --fan-out "$FAN_OUT" --num-batch "$NUM_BATCH" --selection-method "$METHOD"
-draw --measurement in-degrees
+measure degrees.py "$(named in-degrees)" --fan-out "$FAN_OUT" --num-batch "$NUM_BATCH" --selection-method "$METHOD"
+draw --measurement "$(named in-degrees)"
 finish

@@ -105,6 +105,11 @@ train() {
         --seed "$SEED" "$@" --quiet --output "$folder" --resume
 }
 
+# named NAME: with the data set before it, so that a run of one scale does not replace another's.
+named() {
+    echo "$(basename "$DATASET" .npz)-$1"
+}
+
 # micro_batches NAME FLAGS, mini_batches NAME FLAGS: a run into runs/NAME of the figure's folder.
 micro_batches() {
     train micro_batch_train "$RESULTS/$FIGURE/runs/$1" "${@:2}"

@@ -1,4 +1,4 @@
-"""Measures what figure 5 needs besides its runs: in-degrees, and the estimate of each number of micro-batches by part."""
+"""Measures what figure 5 needs besides its runs: in-degrees, and the estimate by part of each number of parts."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def draw(cases: Sequence[Case], degrees: Sequence[tuple[int, int]]) -> Figure:
 def table(cases: Sequence[Case]) -> str:
     """A row per case, and the published one."""
     parts = list(cases[0].by_part)
-    header = ["aggregator", "K", *(part.replace("_", " ") for part in parts), "estimate", "measured peak", "error (%)"]
+    header = ["model", "K", *(part.replace("_", " ") for part in parts), "estimate", "measured peak", "error (%)"]
     rows = [
         [
             case.run.flag("aggre"),

@@ -1,5 +1,6 @@
-# Sourced by figure02.sh and figure10.sh: the configurations that both run, and their names.
-# Each of the four lists varies one thing; the others are those at the top.
+# Sourced by figure02.sh and figure10.sh: the configurations that both run, and their names. Of AGGREGATORS,
+# LAYERS_FAN_OUTS, HIDDEN_SIZES and LSTM_FAN_OUTS each varies one thing; what it does not vary is NUM_HIDDEN, FAN_OUT and
+# the aggregator mean. An empty list leaves its panel out.
 
 #       NAME             laptop             paper              test
 setting DATASET          synthetic-arxiv    ogbn-products      synthetic-tiny
@@ -18,7 +19,7 @@ setting LR               0.003              0.003              0.003
 
 # configuration AGGREGATOR HIDDEN FAN_OUTS: the name of a run.
 configuration() {
-    echo "$1-$2-hidden-fan-out-${3//,/-}"
+    named "$1-$2-hidden-fan-out-${3//,/-}"
 }
 
 PANELS=()
@@ -42,7 +43,7 @@ panel num_layers $(for fan_out in $LAYERS_FAN_OUTS; do echo "mean/$NUM_HIDDEN/$f
 panel num_hidden $(for hidden in $HIDDEN_SIZES; do echo "mean/$hidden/$FAN_OUT"; done)
 panel fan_out $(for fan_out in $LSTM_FAN_OUTS; do echo "lstm/$NUM_HIDDEN/$fan_out"; done)
 
-# each_configuration FOLDER PREFIX… : a run of every configuration with further flags.
+# train_all FOLDER FLAGS: a run of every configuration into a figure's folder, with further flags.
 train_all() {
     local folder="$1" each aggre hidden fan_out
     shift

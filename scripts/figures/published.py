@@ -1,4 +1,4 @@
-"""What the paper and its artifact print: "Betty: Enabling Large-Scale GNN Training with Batch-Level Graph Partitioning".
+"""What the paper and its artifact print (Betty, ASPLOS 2023; github.com/PASAUCMerced/Betty).
 
 Sizes in GB and seconds as they are printed there.
 """

@@ -79,12 +79,13 @@ Execute = Callable[[Command], tuple[int, str]]
 
 
 def in_process_of_its_own(command: Command) -> tuple[int, str]:
-    """Start Python once more; its error stream is passed on as it comes."""
+    """Start Python once more; its error stream is passed on as it comes, but for a refusal that is made up for."""
     process = subprocess.Popen([sys.executable, *command.words], stderr=subprocess.PIPE, text=True, errors="replace")
     last_line = ""
     try:
         for line in process.stderr:
-            sys.stderr.write(line)
+            if not any(text in line for text in HOLDS_ANOTHER_RUN):
+                sys.stderr.write(line)
             last_line = line.strip() or last_line
         return process.wait(), last_line
     finally:

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -195,8 +196,9 @@ def read_finished_runs(folder: Path, names: Sequence[str]) -> list[Run]:
 
 def _flags_of(words: Sequence[str]) -> dict[str, str]:
     """The flags with a value among the words of a command."""
-    pairs = zip(words, words[1:], strict=False)
-    return {flag.removeprefix("--").replace("-", "_"): value for flag, value in pairs if flag.startswith("--")}
+    return {
+        flag.removeprefix("--").replace("-", "_"): value for flag, value in pairwise(words) if flag.startswith("--")
+    }
 
 
 def _read_summary(summary: dict[str, Any]) -> Summary:
