@@ -14,13 +14,14 @@ from panels import (
     add_panel_flags,
     configuration,
     exceeds,
+    figure_of,
     place_of,
     read_panels,
     size_to_draw,
 )
 from published import SOURCE, WHOLE_BATCH
 from runs import Run
-from style import LOOKS, OUT_OF_MEMORY, SizeUnit, label_bars, legend_patch, new_figure, save, size_unit, styled
+from style import LOOKS, OUT_OF_MEMORY, SizeUnit, label_bars, legend_patch, save, size_unit, styled
 from tables import markdown_table, size_or_nothing, write_table
 
 from betty.command_line import CommandLineParser, run_command
@@ -46,8 +47,7 @@ def draw(panels: Sequence[Panel], capacity: int) -> Figure:
     """All panels side by side, with one axis of sizes."""
     sizes = [size_to_draw(run) or 0 for panel in panels for run in panel.runs]
     unit = size_unit([*sizes, capacity])
-    figure = new_figure(2.7 * len(panels), 3.3)
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, all_axes = figure_of(panels)
     for axes, panel in zip(all_axes, panels, strict=True):
         plot(axes, panel, capacity, unit)
     all_axes[0].set_ylabel(f"peak memory of the whole batch ({unit.name})")

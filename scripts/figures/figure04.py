@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from runs import Run, median_of, read_finished_runs, spread
-from style import Look, looks, new_figure, save, styled
+from style import Look, epoch_axis, looks, new_figure, save, styled
 from tables import add_run_flags, describe, machine, markdown_table, number_or_nothing, spread_text, write_table
 
 from betty.command_line import CommandLineParser, run_command
@@ -49,14 +49,14 @@ def plot(axes: Axes, run: Run, name: str, look: Look, factor: float = 1.0) -> No
 
 def draw(runs: Sequence[Run]) -> Figure:
     """Loss on the left, test accuracy on the right."""
-    figure = new_figure(8.5, 3.3)
+    figure = new_figure(8.5, 3.5)
     loss, accuracy = figure.subplots(1, 2)
     for run, look in zip(runs, looks([run.name for run in runs]).values(), strict=True):
         plot(loss, run, "loss", look)
         plot(accuracy, run, "test_acc", look, factor=100)
-    loss.set(xlabel="epoch", ylabel="training loss (nats)")
-    accuracy.set(xlabel="epoch", ylabel="test accuracy (%)")
-    loss.legend()
+    epoch_axis(loss, "training loss (nats)")
+    epoch_axis(accuracy, "test accuracy (%)")
+    figure.legend(*loss.get_legend_handles_labels(), loc="outside upper center", ncols=len(runs))
     return figure
 
 

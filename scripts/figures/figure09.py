@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 from measurement import read_measurement
 from style import LOOKS, WHOLE, new_figure, save, styled
 from tables import counted, markdown_table, write_table
@@ -77,6 +78,7 @@ def draw(full_batch: Degrees, micro_batches: list[Degrees]) -> Figure:
         plot(left, right, distribution, look.curve)
     for axes in (left, right):
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_yscale("log")
         axes.grid(axis="x")
     left.set(xlabel="in-degree, bins of d to 2d − 1", ylabel="output nodes")

@@ -15,6 +15,7 @@ from panels import (
     add_panel_flags,
     configuration,
     exceeds,
+    figure_of,
     place_of,
     read_panels,
     size_to_draw,
@@ -28,7 +29,6 @@ from style import (
     grouped_positions,
     label_bars,
     legend_patch,
-    new_figure,
     save,
     size_unit,
     styled,
@@ -66,8 +66,7 @@ def draw(panels: Sequence[Panel], wholes: Sequence[Panel], capacity: int) -> Fig
     """All panels side by side, with one axis of sizes."""
     sizes = [size_to_draw(run) or 0 for panel in wholes for run in panel.runs]
     unit = size_unit([*sizes, capacity])
-    figure = new_figure(2.7 * len(panels), 3.3)
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, all_axes = figure_of(panels)
     for axes, panel, whole in zip(all_axes, panels, wholes, strict=True):
         plot(axes, panel, whole, capacity, unit)
     all_axes[0].set_ylabel(f"peak memory ({unit.name})")

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from runs import Epoch, Run, read_finished_runs
-from style import looks, new_figure, save, styled
+from style import epoch_axis, looks, new_figure, save, styled
 from tables import add_run_flags, counted, describe, machine, markdown_table, write_table
 
 from betty import BettyError
 from betty.command_line import CommandLineParser, run_command
+
+SMALLEST_DIFFERENCE = 1e-8
+"""Where the logarithmic axis of differences ends; below it is linear, down to none at all."""
 
 
 def label_of(run: Run) -> str:
@@ -54,8 +57,8 @@ def plot_differences(axes: Axes, runs: Sequence[Run], whole: Run) -> None:
             label=label_of(run),
             **look.curve,
         )
-    axes.set_yscale("symlog", linthresh=1e-9)
-    axes.set_ylim(bottom=0)
+    axes.set_yscale("symlog", linthresh=SMALLEST_DIFFERENCE)
+    axes.set_ylim(0, 2 * max(SMALLEST_DIFFERENCE, axes.get_ylim()[1]))
 
 
 def draw(runs: Sequence[Run]) -> Figure:
@@ -65,10 +68,10 @@ def draw(runs: Sequence[Run]) -> Figure:
     plot_on_each_other(loss, runs, "loss")
     plot_on_each_other(accuracy, runs, "test_acc", factor=100)
     plot_differences(difference, runs, runs[0])
-    loss.set(xlabel="epoch", ylabel="training loss (nats)")
-    accuracy.set(xlabel="epoch", ylabel="test accuracy (%)")
-    difference.set(xlabel="epoch", ylabel="|loss − the whole batch's loss| (nats)")
-    loss.legend()
+    epoch_axis(loss, "training loss (nats)")
+    epoch_axis(accuracy, "test accuracy (%)")
+    epoch_axis(difference, "|loss − the whole batch's loss| (nats)")
+    figure.legend(*loss.get_legend_handles_labels(), loc="outside upper center", ncols=len(runs))
     return figure
 
 

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from runs import Run, read_runs
+from style import new_figure
 from tables import counted, machine
 
 from betty import BettyError
@@ -87,6 +90,16 @@ def configuration(run: Run) -> list[str]:
 
 
 CONFIGURATION = ["aggregator", "layers", "hidden", "fan-outs"]
+
+
+def figure_of(panels: Sequence[Panel]) -> tuple[Figure, list[Axes]]:
+    """A figure with axes for each panel side by side, as wide as its bars need, and one scale of sizes."""
+    widths = [max(3, len(panel.runs)) for panel in panels]
+    figure = new_figure(1.5 + 0.65 * sum(widths), 3.4)
+    all_axes = list(figure.subplots(1, len(panels), sharey=True, squeeze=False, width_ratios=widths)[0])
+    for axes, width in zip(all_axes, widths, strict=True):
+        axes.set_xlim(-0.6, width - 0.4)
+    return figure, all_axes
 
 
 def place_of(panels: Sequence[Panel]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from betty.files import whole_file
 from betty.memory import parse_size, size_text
@@ -129,11 +130,14 @@ def grouped_positions(num_groups: int, num_members: int, width: float = 0.8) -> 
     return [np.arange(num_groups) + offset for offset in offsets]
 
 
-def label_bars(axes: Axes, xs: Sequence[float], tops: Sequence[float], texts: Sequence[str], rotation: int = 0) -> None:
+def label_bars(axes: Axes, xs: Sequence[float], tops: Sequence[float], texts: Sequence[str]) -> None:
     """Words above bars, with room for them."""
     for x, top, text in zip(xs, tops, texts, strict=True):
-        axes.annotate(
-            text, (x, top), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=7,
-            rotation=rotation,
-        )  # fmt: skip
-    axes.margins(y=0.15)
+        axes.annotate(text, (x, top), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=7)
+    axes.set_ylim(0, max(1.12 * max(tops), axes.get_ylim()[1]))
+
+
+def epoch_axis(axes: Axes, label: str) -> None:
+    """Whole epochs to the right, a quantity with its unit upwards."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="epoch", ylabel=label)
