@@ -15,7 +15,7 @@ setting DATASET      synthetic-arxiv   ogbn-arxiv        synthetic-tiny
 setting FAN_OUT      10                10                10
 setting AGGREGATORS  "lstm pool mean"  "lstm pool mean"  "lstm"
 setting NUM_HIDDEN   128               128               8
-setting NUM_BATCHES  "1 4 16"          "1 4 16"          "1 4"
+setting NUM_BATCHES  "1 4 16"          "1 4 16"          "4"
 setting METHOD       REG               REG               REG
 setting NUM_EPOCHS   2                 2                 2
 setting DROPOUT      0.5               0.5               0.5

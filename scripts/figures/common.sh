@@ -68,7 +68,11 @@ present() {
     local graph
     for graph in "$@"; do
         case "$graph" in
-            cora | citeseer | tolokers) [ ! -f "$GRAPHS/$graph.npz" ] && continue ;;
+            cora | citeseer | tolokers)
+                if [ ! -f "$GRAPHS/$graph.npz" ]; then
+                    echo "$FIGURE: $graph is left out: $GRAPHS/$graph.npz does not exist" >&2
+                    continue
+                fi ;;
         esac
         echo "$graph"
     done

@@ -59,7 +59,7 @@ def draw(panels: Sequence[Panel], capacity: int) -> Figure:
 
 def row(panel: Panel, run: Run, capacity: int) -> list[str]:
     """One row of the table."""
-    size = run.peak_memory_bytes
+    size = None if run.ran_out_of_memory else run.peak_memory_bytes
     return [
         panel.title,
         *configuration(run),

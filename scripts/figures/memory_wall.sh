@@ -4,13 +4,13 @@
 
 #       NAME             laptop             paper              test
 setting DATASET          synthetic-arxiv    ogbn-products      synthetic-tiny
-setting CAPACITY         512MiB             24GB               400KiB
+setting CAPACITY         512MiB             24GB               700KiB
 setting AGGREGATORS      "mean pool lstm"   "mean pool lstm"   "mean lstm"
 setting NUM_HIDDEN       64                 256                16
 setting FAN_OUT          10,25              10,25              3,5
 setting LAYERS_FAN_OUTS  "10 10,25 10,25,30 10,25,30,40 10,25,30,40,50" \
                          "10 10,25 10,25,30 10,25,30,40 10,25,30,40,50" "3,5"
-setting HIDDEN_SIZES     "64 128 256 512"   "64 128 256 512"   "16 64"
+setting HIDDEN_SIZES     "64 128 256 512"   "64 128 256 512"   "16"
 setting LSTM_FAN_OUTS    "5 10 15 20"       "5 10 15 20"       ""
 setting BATCH_SIZE       ""                 ""                 ""
 setting NUM_EPOCHS       2                  2                  2
