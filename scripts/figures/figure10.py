@@ -50,6 +50,11 @@ def num_micro_batches(run: Run) -> int | None:
     return run.epochs[-1].num_micro_batches if run.epochs else None
 
 
+def planned_peak(run: Run) -> int | None:
+    """Bytes: the largest of all epochs, as the measured peak is."""
+    return max((epoch.estimated_peak_bytes for epoch in run.epochs), default=None)
+
+
 def plot(axes: Axes, panel: Panel, whole: Panel, capacity: int, unit: SizeUnit) -> None:
     """Two bars per configuration: the whole batch, and micro-batches with their number above."""
     left, right = grouped_positions(len(panel.runs), 2)
@@ -86,7 +91,7 @@ def row(panel: Panel, run: Run, whole: Run, capacity: int) -> list[str]:
         size_or_nothing(size_to_draw(whole)),
         "yes" if exceeds(whole, capacity) else "no",
         str(num_micro_batches(run) or ""),
-        size_or_nothing(run.estimated_peak_bytes),
+        size_or_nothing(planned_peak(run)),
         size_or_nothing(size),
         f"{size / capacity:.3f}" if size else "",
         "yes" if trained_inside(run, capacity) else "no",

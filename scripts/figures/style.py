@@ -131,9 +131,12 @@ def grouped_positions(num_groups: int, num_members: int, width: float = 0.8) -> 
 
 
 def label_bars(axes: Axes, xs: Sequence[float], tops: Sequence[float], texts: Sequence[str]) -> None:
-    """Words above bars, with room for them."""
+    """Words above bars, with room for them; lines that cross them pass behind."""
+    place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+    background = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     for x, top, text in zip(xs, tops, texts, strict=True):
-        axes.annotate(text, (x, top), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=7)
+        if text:
+            axes.annotate(text, (x, top), fontsize=7, bbox=background, zorder=3, **place)
     axes.set_ylim(0, max(1.12 * max(tops), axes.get_ylim()[1]))
 
 
