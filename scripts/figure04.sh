@@ -15,10 +15,10 @@ setting FAN_OUT          5,10             5,10,15        3,5
 setting AGGRE            mean             mean           mean
 setting NUM_HIDDEN       32               32             8
 setting MINI_BATCH_SIZE  5684             12289          100
-setting NUM_EPOCHS       40               500            4
-setting EVAL_EVERY       2                5              2
+setting NUM_EPOCHS       60               500            4
+setting EVAL_EVERY       3                5              2
 setting NUM_RUNS         3                3              2
-setting LR               0.003            0.003          0.003
+setting LR               0.01             0.003          0.003
 setting DROPOUT          0.5              0.5            0.5
 setting WEIGHT_DECAY     5e-4             5e-4           5e-4
 
