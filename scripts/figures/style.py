@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,6 @@ STYLE = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "pdf.fonttype": 42,
-    "svg.hashsalt": "betty",
 }
 DOTS_PER_INCH = 150
 
@@ -90,7 +90,7 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def styled() -> object:
+def styled() -> AbstractContextManager[None]:
     """A context in which everything drawn has the common style."""
     return matplotlib.rc_context(STYLE)
 

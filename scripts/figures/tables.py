@@ -50,11 +50,10 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def describe(run: Run, *, hidden: bool = True) -> str:
+def describe(run: Run) -> str:
     """What a run trained, in words: model, sizes, fan-outs, data set."""
     layers = counted(int(run.flag("num_layers")), "layer")
-    width = f", {run.flag('num_hidden')} hidden channels" if hidden else ""
-    return f"{run.dataset}, {layers}{width}, fan-outs {run.flag('fan_out')}"
+    return f"{run.dataset}, {layers}, {run.flag('num_hidden')} hidden channels, fan-outs {run.flag('fan_out')}"
 
 
 def machine(run: Run) -> str:
