@@ -15,7 +15,7 @@ ALL_METHODS="range random metis REG hypergraph locality"
 setting DATASET      synthetic-arxiv  ogbn-products   synthetic-tiny
 setting METHODS      "$ALL_METHODS"   "$ALL_METHODS"  "REG"
 setting NUM_BATCHES  "4 12"           "12"            "4"
-setting FAN_OUT      10,25            10,25           3,5
+setting FAN_OUT      5,10             10,25           3,5
 setting AGGRE        lstm             lstm            lstm
 setting NUM_HIDDEN   64               256             8
 setting NUM_EPOCHS   2                5               2
