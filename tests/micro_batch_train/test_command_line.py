@@ -157,6 +157,7 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_numbers(data_flags: list[str]
         (["--memory-budget", "1GiB", "--num-re-partition", "1"], "--num-re-partition goes with --num-batch"),
         (["--aggre", "median"], "invalid choice: 'median'"),
         (["--selection-method", "best"], "invalid choice: 'best'"),
+        (["--reg-max-degree", "0"], "is not a whole number above 0"),
         (["--dropout", "1"], "below 1"),
         (["--dropout-mode", "sometimes"], "invalid choice: 'sometimes'"),
         (["--lr", "nan"], "is not a number"),

@@ -10,8 +10,15 @@ from scipy.sparse import csr_array
 from betty import BettyError, Block, FullBatch
 from betty.dgl_compat import dgl
 from betty.full_batch.sampling import sample_full_batch
-from betty.micro_batch_train import graph_partitioner, output_graphs
-from betty.micro_batch_train.graph_partitioner import METHODS, Partitioner, halves, partition, re_partition
+from betty.micro_batch_train import graph_partitioner
+from betty.micro_batch_train.graph_partitioner import (
+    METHODS,
+    Partitioner,
+    PartitionProblem,
+    halves,
+    partition,
+    re_partition,
+)
 from betty.micro_batch_train.metis import minimum_cut
 from betty.micro_batch_train.output_graphs import induced_graph, redundancy_graph
 from betty.micro_batch_train.redundancy import input_nodes, redundancy
@@ -177,14 +184,13 @@ def test_redundancy_graph_counts_parallel_edges_and_self_loops_once():
     assert weights_of(redundancy_graph(block)) == {(0, 1): 2, (1, 0): 2}
 
 
-def test_redundancy_graph_leaves_out_the_hubs_that_too_many_outputs_share(monkeypatch):
+def test_redundancy_graph_leaves_out_the_hubs_that_too_many_outputs_share():
     block = random_block(num_dst=30, num_src=45, max_degree=7, seed=6)
     degrees = Counter(source for row in neighbours_of(block) for source in row)
     sharing = [degrees[source] + (source < block.num_dst) for source in range(block.num_src)]
     hubs = frozenset(source for source, count in enumerate(sharing) if count > 4)
     assert 0 < len(hubs) < block.num_src
-    monkeypatch.setattr(output_graphs, "MAX_SHARING", 4)
-    assert weights_of(redundancy_graph(block)) == brute_force_shared_neighbours(block, hubs)
+    assert weights_of(redundancy_graph(block, max_sharing=4)) == brute_force_shared_neighbours(block, hubs)
 
 
 def test_induced_graph_equals_brute_force():
@@ -218,9 +224,7 @@ def test_fewer_than_one_part_is_refused():
 
 
 def test_empty_parts_of_a_method_are_left_out(monkeypatch):
-    monkeypatch.setitem(
-        METHODS, "gaps", lambda full_batch, seed: lambda num_parts: torch.arange(50) % 2 * (num_parts - 1)
-    )
+    monkeypatch.setitem(METHODS, "gaps", lambda problem: lambda num_parts: torch.arange(50) % 2 * (num_parts - 1))
     assert as_sets(partition(FULL_BATCHES["random"], 7, "gaps")) == {
         frozenset(range(0, 50, 2)),
         frozenset(range(1, 50, 2)),
@@ -295,7 +299,7 @@ def test_re_partition_cuts_the_part_along_its_own_structure():
 
 def test_halves_are_two_also_where_the_method_leaves_one_empty(monkeypatch):
     all_in_one = torch.zeros(5, dtype=torch.int64)
-    monkeypatch.setitem(METHODS, "all in one", lambda full_batch, seed: lambda num_parts: all_in_one)
+    monkeypatch.setitem(METHODS, "all in one", lambda problem: lambda num_parts: all_in_one)
     split = halves(FULL_BATCHES["random"], torch.tensor([2, 3, 5, 7, 11]), "all in one")
     assert [half.tolist() for half in split] == [[2, 3, 5], [7, 11]]
 
@@ -324,7 +328,20 @@ def test_re_partition_no_times_changes_nothing():
 @pytest.mark.parametrize("method", METHODS)
 def test_one_partitioner_makes_the_parts_of_every_number(method):
     full_batch = FULL_BATCHES["random"]
-    partitioner = Partitioner(full_batch, method, seed=2)
+    partitioner = Partitioner(PartitionProblem(full_batch, seed=2), method)
     for num_parts in (7, 2, 50, 1, 7):
         expected = partition(full_batch, num_parts, method, seed=2)
         assert [part.tolist() for part in partitioner.parts(num_parts)] == [part.tolist() for part in expected]
+
+
+def test_a_partitioner_halves_parts_by_its_own_bound_on_hubs(monkeypatch):
+    bounds = []
+
+    def noted_graph(block, max_sharing):
+        bounds.append(max_sharing)
+        return redundancy_graph(block, max_sharing)
+
+    monkeypatch.setattr(graph_partitioner, "redundancy_graph", noted_graph)
+    problem = PartitionProblem(FULL_BATCHES["random"], reg_max_degree=3)
+    assert len(Partitioner(problem, "REG").halves(torch.arange(20))) == 2
+    assert bounds == [3]

@@ -143,6 +143,8 @@ def test_what_fits_stays_whole_without_any_graph_made(monkeypatch) -> None:
 class Segments:
     """Output nodes in their order in segments of even size, as a source of another kind would give them."""
 
+    refines = False
+
     def __init__(self, num_outputs: int) -> None:
         self.num_outputs = num_outputs
         self.asked = []
@@ -151,6 +153,9 @@ class Segments:
     def parts(self, num_parts: int) -> list[torch.Tensor]:
         self.asked.append(num_parts)
         return list(torch.arange(self.num_outputs).tensor_split(num_parts))
+
+    def segments(self, num_segments: int) -> list[torch.Tensor]:
+        return self.parts(num_segments)
 
     def halves(self, part: torch.Tensor) -> list[torch.Tensor]:
         self.halved.append(part)
@@ -187,9 +192,9 @@ def test_the_graph_is_made_once_for_all_numbers_that_are_tried(monkeypatch, shar
     made, cut = [], []
     redundancy_graph, minimum_cut = graph_partitioner.redundancy_graph, graph_partitioner.minimum_cut
 
-    def counted_graph(block):
+    def counted_graph(block, max_sharing):
         made.append(block.num_dst)
-        return redundancy_graph(block)
+        return redundancy_graph(block, max_sharing)
 
     def counted_cut(graph, *args, **kwargs):
         cut.append(graph.shape[0])
@@ -198,7 +203,7 @@ def test_the_graph_is_made_once_for_all_numbers_that_are_tried(monkeypatch, shar
     monkeypatch.setattr(graph_partitioner, "redundancy_graph", counted_graph)
     monkeypatch.setattr(graph_partitioner, "minimum_cut", counted_cut)
     budget = STATIC + (need_of([MicroBatch(RING.blocks)]) - STATIC) // share
-    plan = plan_of(RING, budget)
+    plan = plan_of(RING, budget, "REG")
     assert made.count(250) == 1
     assert 1 <= cut.count(250) <= 2
     assert len(plan.parts) > share
@@ -359,3 +364,18 @@ def test_every_notice_leaves_more_room() -> None:
         partitioning.leave_more_room(len(plan.parts) + 1)
     assert counts == sorted(counts)
     assert counts[-1] > counts[0]
+
+
+def test_reg_is_planned_with_the_bound_on_hubs_that_was_given(monkeypatch) -> None:
+    bounds = set()
+
+    def noted_graph(block, max_sharing):
+        bounds.add(max_sharing)
+        return redundancy_graph(block, max_sharing)
+
+    redundancy_graph = graph_partitioner.redundancy_graph
+    monkeypatch.setattr(graph_partitioner, "redundancy_graph", noted_graph)
+    model = GraphSAGE(6, 8, 3, 2)
+    budget = plan_micro_batches(RING, model, 10**9).peak // 2
+    BudgetPartitioning("REG", budget, reg_max_degree=3).plan(RING, model, 0, torch.device("cpu"))
+    assert bounds == {3}

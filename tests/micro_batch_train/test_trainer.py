@@ -11,7 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from betty import GAT, Block, FullBatch, GraphSAGE, MicroBatch, dropout_key
 from betty.device_loader import DeviceLoader, LoadedBatch
+from betty.micro_batch_train import graph_partitioner
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
+from betty.micro_batch_train.output_graphs import redundancy_graph
 from betty.micro_batch_train.plan import estimated, model_estimate
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
 from betty.mini_batch_train.trainer import MiniBatchTrainer
@@ -248,3 +250,17 @@ def test_re_partitioning_adds_a_micro_batch_each_time() -> None:
     full_batch = random_full_batch([200, 100, 40], 5, seed=0)
     model = GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, 2)
     assert len(Partitioning("range", 4, 3, "random").plan(full_batch, model, 0, CPU).parts) == 7
+
+
+def test_all_parts_of_reg_are_made_with_the_bound_on_hubs_that_was_given(monkeypatch) -> None:
+    bounds = []
+
+    def noted_graph(block, max_sharing):
+        bounds.append(max_sharing)
+        return redundancy_graph(block, max_sharing)
+
+    monkeypatch.setattr(graph_partitioner, "redundancy_graph", noted_graph)
+    full_batch = random_full_batch([200, 100, 40], 5, seed=0)
+    model = GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, 2)
+    Partitioning("REG", 4, 2, "REG", reg_max_degree=3).plan(full_batch, model, 0, CPU)
+    assert bounds == [3, 3, 3]

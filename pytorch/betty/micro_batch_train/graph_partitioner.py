@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,12 +15,40 @@ from torch import Tensor
 from betty.blocks import FullBatch
 from betty.errors import BettyError
 from betty.micro_batch_train.cutting import MicroBatchCutter
+from betty.micro_batch_train.locality_parts import LocalityParts
 from betty.micro_batch_train.metis import minimum_cut
-from betty.micro_batch_train.output_graphs import induced_graph, redundancy_graph
+from betty.micro_batch_train.output_graphs import MAX_SHARING, induced_graph, redundancy_graph
+from betty.micro_batch_train.plan import Estimate
 from betty.micro_batch_train.redundancy import input_nodes
 from betty.seeds import derive_seed, generator
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_METHOD = "locality"
+
+SERVE_EVERY_EPOCH = frozenset({"locality", "hypergraph"})
+"""Methods whose parts of one full batch are good for others of the same output nodes, and dear enough to be kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionProblem:
+    """What a method may look at.
+
+    Args:
+        full_batch: in host memory.
+        seed: the same seed gives the same parts.
+        estimate: what training on a micro-batch takes, for methods that make its memory even; these do without if it
+            is not given.
+        leaves: of a known locality order, int64 ``[num_outputs]``, see
+            :func:`~betty.micro_batch_train.locality.locality_leaves`; made where it is needed if not given.
+        reg_max_degree: output nodes that may share a node for it to count in the redundancy-embedded graph.
+    """
+
+    full_batch: FullBatch
+    seed: int = 0
+    estimate: Estimate | None = None
+    leaves: Tensor | None = None
+    reg_max_degree: int = MAX_SHARING
 
 
 Assign = Callable[[int], Tensor]
@@ -27,13 +57,13 @@ Assign = Callable[[int], Tensor]
 It returns the part of every output node, int64 ``[num_outputs]``, and may leave parts empty.
 """
 
-PartitionMethod = Callable[[FullBatch, int], Assign]
+PartitionMethod = Callable[[PartitionProblem], Assign]
 
 METHODS: dict[str, PartitionMethod] = {}
 """Every method by its name.
 
-A method takes a full batch and a seed and returns what assigns the output nodes to any number of parts, so that what
-costs the most, such as the graph that is cut, is made once for all numbers that are tried.
+A method takes a problem and returns what assigns the output nodes to any number of parts, so that what costs the most,
+such as the graph that is cut, is made once for all numbers that are tried.
 """
 
 
@@ -48,47 +78,62 @@ def partition_method(name: str) -> Callable[[PartitionMethod], PartitionMethod]:
 
 
 @partition_method("range")
-def _in_order(full_batch: FullBatch, seed: int) -> Assign:
+def _in_order(problem: PartitionProblem) -> Assign:
     """Output nodes in their order, in parts whose sizes differ by one at most."""
-    num_outputs = full_batch.output_ids.numel()
-
+    num_outputs = problem.full_batch.output_ids.numel()
     return lambda num_parts: torch.arange(num_outputs) * num_parts // num_outputs
 
 
 @partition_method("random")
-def _at_random(full_batch: FullBatch, seed: int) -> Assign:
+def _at_random(problem: PartitionProblem) -> Assign:
     """Output nodes in random order, in parts whose sizes differ by one at most."""
-    order = torch.randperm(full_batch.output_ids.numel(), generator=generator(seed, "partition"))
+    order = torch.randperm(problem.full_batch.output_ids.numel(), generator=generator(problem.seed, "partition"))
     return lambda num_parts: order % num_parts
 
 
 @partition_method("metis")
-def _by_minimum_cut(full_batch: FullBatch, seed: int) -> Assign:
+def _by_minimum_cut(problem: PartitionProblem) -> Assign:
     """A minimum cut of the edges of the last block that join two output nodes."""
-    return partial(minimum_cut, induced_graph(full_batch.blocks[-1]), seed=derive_seed(seed, "partition"))
+    graph = induced_graph(problem.full_batch.blocks[-1])
+    return partial(minimum_cut, graph, seed=derive_seed(problem.seed, "partition"))
 
 
 @partition_method("REG")
-def _by_shared_nodes(full_batch: FullBatch, seed: int) -> Assign:
+def _by_shared_nodes(problem: PartitionProblem) -> Assign:
     """A minimum cut of the redundancy-embedded graph (Betty, ASPLOS 2023, section 4)."""
-    return partial(minimum_cut, redundancy_graph(full_batch.blocks[-1]), seed=derive_seed(seed, "partition"))
+    graph = redundancy_graph(problem.full_batch.blocks[-1], problem.reg_max_degree)
+    return partial(minimum_cut, graph, seed=derive_seed(problem.seed, "partition"))
+
+
+@partition_method("locality")
+def _by_locality(problem: PartitionProblem) -> Assign:
+    """Runs of a locality order, refined until they take the same memory and load little twice."""
+    return LocalityParts(problem.full_batch, problem.seed, problem.estimate, problem.leaves)
+
+
+@runtime_checkable
+class _AssignsSegments(Protocol):
+    """Assigns to parts that are to be joined with their neighbours, at less cost than to parts that stay so."""
+
+    def segments(self, num_segments: int) -> Tensor: ...
 
 
 class Partitioner:
     """Makes any number of parts of one full batch; what these have in common is made once, when it is first needed.
 
     Args:
-        full_batch: in host memory.
+        problem: what to partition.
         method: a name in :data:`METHODS`, in any case.
-        seed: the same seed gives the same parts.
 
     Raises:
         BettyError: no such method.
     """
 
-    def __init__(self, full_batch: FullBatch, method: str = "REG", seed: int = 0) -> None:
-        self._prepare = partial(_find_method(method), full_batch, seed)
-        self._num_outputs = full_batch.output_ids.numel()
+    def __init__(self, problem: PartitionProblem, method: str = DEFAULT_METHOD) -> None:
+        self._problem = problem
+        self._method = method
+        self._prepare = partial(_find_method(method), problem)
+        self._num_outputs = problem.full_batch.output_ids.numel()
 
     @cached_property
     def _assign(self) -> Assign:
@@ -96,6 +141,30 @@ class Partitioner:
 
     def parts(self, num_parts: int) -> list[Tensor]:
         """Make parts, as :func:`partition` does."""
+        return self._parts(num_parts, lambda: self._assign(num_parts))
+
+    def segments(self, num_segments: int) -> list[Tensor]:
+        """Make small parts of which neighbours share the most."""
+
+        def assign() -> Tensor:
+            if isinstance(self._assign, _AssignsSegments):
+                return self._assign.segments(num_segments)
+            # METIS numbers the parts of its recursive bisection in the order of its tree.
+            return self._assign(num_segments)
+
+        return self._parts(num_segments, assign)
+
+    def halves(self, part: Tensor) -> list[Tensor]:
+        """Split one part of several output nodes in two, as :func:`halves` does."""
+        problem = self._problem
+        return halves(problem.full_batch, part, self._method, problem.seed, problem.reg_max_degree)
+
+    @property
+    def refines(self) -> bool:
+        """Whether its parts are better than runs of its segments."""
+        return isinstance(self._assign, _AssignsSegments)
+
+    def _parts(self, num_parts: int, assign: Callable[[], Tensor]) -> list[Tensor]:
         if not isinstance(num_parts, int) or num_parts < 1:
             raise BettyError(f"cannot make {num_parts} parts of a full batch; ask for a whole number of 1 or more")
         if self._num_outputs == 0:
@@ -105,11 +174,19 @@ class Partitioner:
         elif num_parts >= self._num_outputs:
             part_of_output = torch.arange(self._num_outputs)
         else:
-            part_of_output = self._assign(num_parts)
-        return _positions_by_part(part_of_output)
+            part_of_output = assign()
+        return positions_by_part(part_of_output)
 
 
-def partition(full_batch: FullBatch, num_parts: int, method: str = "REG", seed: int = 0) -> list[Tensor]:
+def partition(
+    full_batch: FullBatch,
+    num_parts: int,
+    method: str = DEFAULT_METHOD,
+    seed: int = 0,
+    *,
+    estimate: Estimate | None = None,
+    reg_max_degree: int = MAX_SHARING,
+) -> list[Tensor]:
     """Partition the output nodes of a full batch.
 
     Args:
@@ -118,6 +195,9 @@ def partition(full_batch: FullBatch, num_parts: int, method: str = "REG", seed: 
             than output nodes; METIS leaves some empty where parts are to hold a few nodes only.
         method: a name in :data:`METHODS`, in any case.
         seed: the same seed gives the same parts.
+        estimate: what training on a micro-batch takes, for ``locality`` and ``hypergraph``, which make it even; see
+            :func:`~betty.micro_batch_train.model_estimate`. Without one, nodes and edges are made even.
+        reg_max_degree: output nodes that may share a node for it to count in ``REG``.
 
     Returns:
         int64 tensors of positions in ``full_batch.output_ids``: each ascending and not empty, all disjoint, together
@@ -126,7 +206,8 @@ def partition(full_batch: FullBatch, num_parts: int, method: str = "REG", seed: 
     Raises:
         BettyError: no such method, or ``num_parts`` is below 1.
     """
-    return Partitioner(full_batch, method, seed).parts(num_parts)
+    problem = PartitionProblem(full_batch, seed, estimate, reg_max_degree=reg_max_degree)
+    return Partitioner(problem, method).parts(num_parts)
 
 
 def _find_method(name: str) -> PartitionMethod:
@@ -136,7 +217,8 @@ def _find_method(name: str) -> PartitionMethod:
     raise BettyError(f"unknown partitioning method {name!r}; known are: {', '.join(METHODS)}")
 
 
-def _positions_by_part(part_of_output: Tensor) -> list[Tensor]:
+def positions_by_part(part_of_output: Tensor) -> list[Tensor]:
+    """The positions of every part that is not empty, ascending, from the part of each output node."""
     sizes = part_of_output.bincount()
     # By NumPy, which takes a fraction of the time that PyTorch's threads do.
     positions = torch.from_numpy(np.argsort(part_of_output.numpy(), kind="stable"))
@@ -144,7 +226,12 @@ def _positions_by_part(part_of_output: Tensor) -> list[Tensor]:
 
 
 def re_partition(
-    full_batch: FullBatch, parts: Sequence[Tensor], times: int, method: str = "REG", seed: int = 0
+    full_batch: FullBatch,
+    parts: Sequence[Tensor],
+    times: int,
+    method: str = "REG",
+    seed: int = 0,
+    reg_max_degree: int = MAX_SHARING,
 ) -> list[Tensor]:
     """Split the micro-batch with the most input nodes in two, again and again.
 
@@ -156,6 +243,7 @@ def re_partition(
         times: how often to split.
         method: partitions the micro-batch to be split; a name in :data:`METHODS`, in any case.
         seed: for the method.
+        reg_max_degree: output nodes that may share a node for it to count in ``REG``.
 
     Returns:
         ``parts``, the two halves in the place of what was split.
@@ -170,11 +258,13 @@ def re_partition(
         if largest is None:
             logger.info("re-partitioned %d of %d times: every micro-batch is down to one output node", done, times)
             break
-        parts[largest : largest + 1] = halves(full_batch, parts[largest], method, seed)
+        parts[largest : largest + 1] = halves(full_batch, parts[largest], method, seed, reg_max_degree)
     return parts
 
 
-def halves(full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int = 0) -> list[Tensor]:
+def halves(
+    full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int = 0, reg_max_degree: int = MAX_SHARING
+) -> list[Tensor]:
     """Split one part in two.
 
     Args:
@@ -182,6 +272,7 @@ def halves(full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int =
         part: int64 ``[num_outputs]``, ascending positions in ``full_batch.output_ids``, two or more.
         method: partitions the part's micro-batch; a name in :data:`METHODS`, in any case.
         seed: for the method.
+        reg_max_degree: output nodes that may share a node for it to count in ``REG``.
 
     Returns:
         Two parts, each ascending and not empty.
@@ -190,7 +281,7 @@ def halves(full_batch: FullBatch, part: Tensor, method: str = "REG", seed: int =
         BettyError: no such method.
     """
     (micro_batch,) = MicroBatchCutter(full_batch).cut([part])
-    positions = partition(micro_batch, 2, method, seed)
+    positions = partition(micro_batch, 2, method, seed, reg_max_degree=reg_max_degree)
     if len(positions) == 1:
         # The method left one of the two empty.
         positions = positions[0].chunk(2)

@@ -34,19 +34,19 @@ def induced_graph(block: Block) -> csr_array:
     return _without_diagonal(graph)
 
 
-def redundancy_graph(block: Block) -> csr_array:
+def redundancy_graph(block: Block, max_sharing: int = MAX_SHARING) -> csr_array:
     """The redundancy-embedded graph of a block (Betty, ASPLOS 2023, section 4): A·Aᵀ, its diagonal dropped.
 
     A holds a 1 for every source node that an output node needs, itself among them. The weight of two output nodes is
     thus the number of source nodes that they share: what is loaded twice if they part.
 
-    Source nodes that more than :data:`MAX_SHARING` output nodes share are not counted (or more than the median edge's
+    Source nodes that more than ``max_sharing`` output nodes share are not counted (or more than the median edge's
     source is shared by, if that is more), which bounds the pairs by that number times the edges.
 
     Returns:
         Symmetric ``[num_dst, num_dst]`` without a diagonal; the weights are shared source nodes.
     """
-    adjacency = _own_and_neighbours(block, _is_counted(block))
+    adjacency = _own_and_neighbours(block, _is_counted(block, max_sharing))
     return _without_diagonal(adjacency @ adjacency.T)
 
 
@@ -55,12 +55,12 @@ def _ones(num_edges: int) -> np.ndarray:
     return np.ones(num_edges, dtype=pymetis.zero_copy_dtype())
 
 
-def _is_counted(block: Block) -> np.ndarray:
+def _is_counted(block: Block, max_sharing: int) -> np.ndarray:
     """For every edge 1 if its source node counts in the redundancy-embedded graph, 0 if too many share it."""
     num_sharing = np.bincount(block.indices.numpy(), minlength=block.num_src)
     num_sharing[: block.num_dst] += 1
     sharing_of_edge = num_sharing.take(block.indices.numpy())
-    bound = max(MAX_SHARING, np.median(sharing_of_edge)) if sharing_of_edge.size else MAX_SHARING
+    bound = max(max_sharing, np.median(sharing_of_edge)) if sharing_of_edge.size else max_sharing
     return (sharing_of_edge <= bound).astype(pymetis.zero_copy_dtype())
 
 

@@ -1,0 +1,79 @@
+"""The locality order of a data set: made once for all its training nodes, whatever is sampled for them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, eye_array
+from torch import Tensor
+
+from betty.datasets import Dataset, graph_fingerprint
+from betty.datasets.graph import csc
+from betty.dgl_compat import dgl
+from betty.full_batch.manifest import tensor_fingerprint
+from betty.micro_batch_train.locality import locality_leaves
+from betty.micro_batch_train.stored_parts import StoredTensors
+from betty.seeds import derive_seed
+
+logger = logging.getLogger(__name__)
+
+NAME = "locality-order"
+
+
+class LocalityOrder:
+    """Small groups of the training nodes, numbered so that near ones share neighbours in the whole graph.
+
+    Args:
+        node_ids: int64 ``[num_train]``, the training nodes.
+        leaves: int64 ``[num_train]``, the group of each.
+        num_nodes: of the graph.
+    """
+
+    def __init__(self, node_ids: Tensor, leaves: Tensor, num_nodes: int) -> None:
+        self._leaf_of_node = torch.zeros(num_nodes, dtype=torch.int64)
+        self._leaf_of_node[node_ids] = leaves
+
+    def leaves_of(self, output_ids: Tensor) -> Tensor:
+        """The groups of some of the training nodes, without gaps in their numbers: int64 ``[num_outputs]``."""
+        _, leaves = self._leaf_of_node[output_ids].unique(return_inverse=True)
+        return leaves
+
+
+def stored_order(dataset: Dataset, root: Path, seed: int) -> LocalityOrder:
+    """The locality order of a data set, from the disk or made and stored.
+
+    Args:
+        dataset: its graph and its training nodes.
+        root: folder of all stored full batches.
+        seed: of METIS.
+    """
+    graph, node_ids = graph_fingerprint(dataset.graph), tensor_fingerprint(dataset.train_ids)
+    store = StoredTensors(root / re.sub(r"[^\w-]", "_", dataset.name), {"graph": graph, "node_ids": node_ids})
+    leaves = store.load(NAME, {"seed": seed})
+    if leaves is None or leaves.numel() != dataset.train_ids.numel():
+        logger.info("making the locality order of %s output nodes, once", f"{dataset.train_ids.numel():,}")
+        needs = neighbourhoods(dataset.graph, dataset.train_ids)
+        leaves = torch.from_numpy(locality_leaves(needs, derive_seed(seed, "partition"))).int()
+        store.save(NAME, {"seed": seed}, leaves)
+    return LocalityOrder(dataset.train_ids, leaves.long(), dataset.graph.num_nodes())
+
+
+def neighbourhoods(graph: dgl.DGLGraph, node_ids: Tensor) -> csr_array:
+    """Some nodes and all their in-neighbours: float32 ``[num_rows, num_nodes]`` of ones."""
+    indptr, indices = (tensor.numpy() for tensor in csc(graph))
+    rows = node_ids.numpy()
+    degrees = indptr[rows + 1] - indptr[rows]
+    starts = np.zeros(rows.size + 1, dtype=np.int64)
+    np.cumsum(degrees, out=starts[1:])
+    positions = np.arange(starts[-1]) + np.repeat(indptr[rows] - starts[:-1], degrees)
+    columns = indices[positions].astype(np.int32)
+    shape = (rows.size, graph.num_nodes())
+    needs = csr_array((np.ones(columns.size, dtype=np.float32), columns, starts.astype(np.int32)), shape=shape)
+    own = eye_array(graph.num_nodes(), dtype=np.float32, format="csr")[rows]
+    needs = needs + own
+    needs.data.fill(1)
+    return needs

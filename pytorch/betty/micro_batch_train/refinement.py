@@ -1,0 +1,200 @@
+"""Moving output nodes between parts until these load few nodes twice and take the same memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from betty.micro_batch_train.output_hypergraph import OutputHypergraph
+
+LARGEST_STEP = 0.03
+"""The share of a part's memory that may enter or leave it in a round beyond what evens it out."""
+
+FIRST_PULL, LAST_PULL = 5.0, 40.0
+"""By how much memory gets dearer in a part that takes more than the mean, in multiples of its excess."""
+
+PRICE_OF_MEMORY = 0.1
+"""What memory costs in a part that takes the mean, when all copies of input nodes cost as much as their number."""
+
+CHEAPEST = 0.05
+"""The lowest price of memory as a share of :data:`PRICE_OF_MEMORY`, in parts that take little."""
+
+TEMPERATURE = 0.3
+"""The largest loss that a move may bring at first, as a share of the input nodes of a mean vertex."""
+
+COLD_FROM = 0.8
+"""The share of the rounds after which no loss is allowed any more."""
+
+
+class _Parts:
+    """A partition, with what each part touches and takes.
+
+    Args:
+        hypergraph: what is partitioned.
+        part_of: int64 ``[num_vertices]``, the part of each; changed in place.
+        num_parts: how many there are.
+    """
+
+    def __init__(self, hypergraph: OutputHypergraph, part_of: NDArray[np.int64], num_parts: int) -> None:
+        nets = hypergraph.nets
+        keys = nets.indices * np.int64(num_parts) + np.repeat(part_of, np.diff(nets.indptr))
+        vertices = np.bincount(keys, minlength=nets.shape[1] * num_parts)
+        self._hypergraph = hypergraph
+        self.part_of = part_of
+        self.num_vertices = vertices.astype(np.int32).reshape(-1, num_parts)
+        """Of every net in every part, int32 ``[num_nets, num_parts]``."""
+        self.touches = (self.num_vertices > 0).astype(np.float32)
+        """Whether a part has vertices of a net, 1 or 0, float32 ``[num_nets, num_parts]``."""
+        self.loads = np.bincount(part_of, weights=hypergraph.own_loads, minlength=num_parts)
+        """Memory of every part, float64 ``[num_parts]``."""
+        self._count(np.flatnonzero(vertices), 1)
+
+    def move(self, vertices: NDArray[np.int64], nets: csr_array, to: NDArray[np.int64]) -> None:
+        """Move vertices, whose rows of the hypergraph's nets are ``nets``, into parts that none of them is from."""
+        degrees, num_parts = np.diff(nets.indptr), self.loads.size
+        first = nets.indices * np.int64(num_parts)
+        origin = self.part_of[vertices]
+        num_vertices = self.num_vertices.reshape(-1)
+
+        left = first + np.repeat(origin, degrees)
+        np.subtract.at(num_vertices, left, 1)
+        self._touch(np.unique(left[num_vertices[left] == 0]), 0)
+        entered = first + np.repeat(to, degrees)
+        self._touch(np.unique(entered[num_vertices[entered] == 0]), 1)
+        np.add.at(num_vertices, entered, 1)
+
+        own = self._hypergraph.own_loads[vertices]
+        self.loads += np.bincount(to, weights=own, minlength=num_parts)
+        self.loads -= np.bincount(origin, weights=own, minlength=num_parts)
+        self.part_of[vertices] = to
+
+    def _touch(self, keys: NDArray[np.int64], now: int) -> None:
+        self.touches.reshape(-1)[keys] = now
+        self._count(keys, 1 if now else -1)
+
+    def _count(self, keys: NDArray[np.int64], sign: int) -> None:
+        net, part = np.divmod(keys, self.loads.size)
+        self.loads += sign * np.bincount(part, weights=self._hypergraph.loads[net], minlength=self.loads.size)
+
+
+def refined(
+    hypergraph: OutputHypergraph,
+    part_of_vertex: NDArray[np.int64],
+    num_parts: int,
+    num_rounds: int,
+    random: np.random.Generator,
+    temperature: float,
+    factors: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """Improve a partition: fewer input nodes in all, and parts that take the same memory.
+
+    In each round a random half of the parts gives vertices to the other half. So all gains can be computed at once and
+    all moves made at once: what a move gains can only grow by others, since parts that give do not take and those that
+    take do not give. Memory costs the more, the more a part has beyond the mean, which is the derivative of the sum of
+    squares of the parts' memory; the weight of that rises from round to round, while ever smaller losses are allowed.
+
+    Args:
+        hypergraph: of the vertices.
+        part_of_vertex: int64 ``[num_vertices]``, where to start from.
+        num_parts: 2 or more.
+        num_rounds: each costs O(pins · num_parts) / 4 at most.
+        random: chooses the halves and the losses that are allowed.
+        temperature: the largest loss that a move may bring at first, as a share of the input nodes of a mean vertex.
+        factors: of every part, float64 ``[num_parts]``: by how much its memory is above what the hypergraph says.
+
+    Returns:
+        int64 ``[num_vertices]``; parts may be empty.
+    """
+    parts = _Parts(hypergraph, part_of_vertex.copy(), num_parts)
+    nets, counts, loads = hypergraph.nets, hypergraph.counts, hypergraph.loads
+    own_counts, own_loads = nets @ counts, nets @ loads + hypergraph.own_loads
+    counts_of_net, loads_of_net = counts.astype(np.float32)[:, None], loads.astype(np.float32)[:, None]
+    # Memory in input nodes: all of it weighs as much as all copies of input nodes.
+    unit = max(float((counts @ parts.touches).sum()), 1.0) / max(float(parts.loads.sum()), 1e-300)
+    mean_count = max(float(own_counts.mean()), 1.0)
+    least, best = np.inf, parts.part_of
+    for round_number in range(num_rounds):
+        progress = round_number / num_rounds
+        takes = parts.loads * factors
+        mean = takes.mean()
+        if takes.max() < least:
+            least, best = takes.max(), parts.part_of.copy()
+        pull = FIRST_PULL + (LAST_PULL - FIRST_PULL) * progress
+        prices = unit * np.maximum(PRICE_OF_MEMORY + pull * (takes / mean - 1), CHEAPEST * PRICE_OF_MEMORY)
+
+        gives = _half(takes, random)
+        takers = np.flatnonzero(~gives)
+        vertices = np.flatnonzero(gives[parts.part_of])
+        own_part = parts.part_of[vertices]
+        rows = nets[vertices]
+        # What each vertex adds to a part are its nets that are not there.
+        there = loads_of_net * prices[takers].astype(np.float32)
+        there += counts_of_net
+        there *= parts.touches[:, takers]
+        adds = own_counts[vertices][:, None] + own_loads[vertices][:, None] * prices[takers]
+        adds -= rows @ there
+        best_taker = adds.argmin(axis=1)
+        to = takers[best_taker]
+
+        freed_count, freed_load = _freed(hypergraph, parts, vertices, rows)
+        gain = freed_count + freed_load * prices[own_part] - adds[np.arange(vertices.size), best_taker]
+        largest_loss = temperature * max(0.0, 1 - progress / COLD_FROM) ** 2 * mean_count
+        chosen = np.flatnonzero(gain > -largest_loss * random.random(vertices.size) ** 2)
+        chosen = chosen[np.argsort(-gain[chosen], kind="stable")]
+        surplus = np.maximum(takes - mean, 0) + LARGEST_STEP * mean
+        chosen = chosen[_within(own_part[chosen], freed_load[chosen], surplus)]
+        chosen_rows = rows[chosen]
+        added_load = own_loads[vertices[chosen]] - _loads_there(chosen_rows, parts.touches, to[chosen], loads)
+        room = np.maximum(mean - takes, 0) + LARGEST_STEP * mean
+        within = np.flatnonzero(_within(to[chosen], added_load, room))
+        if within.size:
+            moved = chosen[within]
+            parts.move(vertices[moved], chosen_rows[within], to[moved])
+    return parts.part_of if (parts.loads * factors).max() < least else best
+
+
+def _freed(
+    hypergraph: OutputHypergraph, parts: _Parts, vertices: NDArray[np.int64], rows: csr_array
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Input nodes and memory that the parts of some vertices would do without if each one left alone."""
+    row_of_pin = np.repeat(np.arange(vertices.size), np.diff(rows.indptr))
+    keys = rows.indices * np.int64(parts.loads.size)
+    keys += parts.part_of[vertices][row_of_pin]
+    alone = np.flatnonzero(parts.num_vertices.reshape(-1)[keys] == 1)
+    net, row = rows.indices[alone], row_of_pin[alone]
+    freed_count = np.bincount(row, weights=hypergraph.counts[net], minlength=vertices.size)
+    freed_load = np.bincount(row, weights=hypergraph.loads[net], minlength=vertices.size)
+    return freed_count, freed_load + hypergraph.own_loads[vertices]
+
+
+def _half(takes: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.bool_]:
+    """A random half of the parts, the one that takes the most in it, and not the one that takes the least."""
+    gives = np.zeros(takes.size, dtype=bool)
+    gives[random.permutation(takes.size)[: takes.size // 2]] = True
+    gives[takes.argmax()] = True
+    gives[takes.argmin()] = False
+    if not gives.any():
+        gives[0] = True
+    return gives
+
+
+def _loads_there(
+    rows: csr_array, touches: NDArray[np.float32], to: NDArray[np.int64], loads: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The memory of each row's nets that are in a part already."""
+    row_of_pin = np.repeat(np.arange(to.size), np.diff(rows.indptr))
+    is_there = touches[rows.indices, to[row_of_pin]] > 0
+    return np.bincount(row_of_pin[is_there], weights=loads[rows.indices[is_there]], minlength=to.size)
+
+
+def _within(part: NDArray[np.int64], amounts: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which of the amounts stay within what each part allows, added up in their order; the first always does."""
+    order = np.argsort(part, kind="stable")
+    sums = np.cumsum(amounts[order])
+    starts = np.searchsorted(part[order], np.arange(most.size))
+    before = sums - amounts[order]
+    before -= np.concatenate([[0.0], sums])[starts][part[order]]
+    within = np.empty(part.size, dtype=bool)
+    within[order] = before <= most[part[order]]
+    return within
