@@ -32,11 +32,10 @@ SAMPLING=(--fan-out "$FAN_OUT" --num-epochs "$NUM_EPOCHS" ${BATCH_SIZE:+--batch-
 NAMES=()
 
 for DATASET in $(present $DATASETS); do
-    full_batches "${SAMPLING[@]}"
     for num_batch in $NUM_BATCHES; do
         for method in $METHODS; do
             NAMES+=("$(named "$method-$num_batch-micro-batches")")
-            micro_batches "${NAMES[-1]}" "${SAMPLING[@]}" --load-full-batch --full-batch-root "$FULL_BATCH_ROOT" \
+            micro_batches "${NAMES[-1]}" "${SAMPLING[@]}" \
                 --num-layers "$(num_layers "$FAN_OUT")" --aggre "$AGGRE" --num-hidden "$NUM_HIDDEN" \
                 --dropout "$DROPOUT" --lr "$LR" --num-runs "$NUM_RUNS" --measure-memory \
                 --selection-method "$method" --num-batch "$num_batch"

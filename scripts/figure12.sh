@@ -24,12 +24,11 @@ setting BATCH_SIZE   ""                ""                ""
 SAMPLING=(--fan-out "$FAN_OUT" --num-epochs "$NUM_EPOCHS" ${BATCH_SIZE:+--batch-size "$BATCH_SIZE"})
 NAMES=()
 
-full_batches "${SAMPLING[@]}"
 for aggre in $AGGREGATORS; do
     for num_batch in $NUM_BATCHES; do
         NAMES+=("$(named "$aggre-$num_batch-micro-batches")")
         micro_batches "${NAMES[-1]}" "${SAMPLING[@]}" \
-            --load-full-batch --full-batch-root "$FULL_BATCH_ROOT" --num-layers "$(num_layers "$FAN_OUT")" \
+            --num-layers "$(num_layers "$FAN_OUT")" \
             --aggre "$aggre" --num-hidden "$NUM_HIDDEN" --dropout "$DROPOUT" --lr "$LR" --measure-memory \
             --selection-method "$METHOD" --num-batch "$num_batch"
     done

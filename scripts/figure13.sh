@@ -28,7 +28,7 @@ NAMES=()
 full_batches "${SAMPLING[@]}"
 for num_batch in $NUM_BATCHES; do
     NAMES+=("$(named "$num_batch-micro-batches")")
-    micro_batches "${NAMES[-1]}" "${SAMPLING[@]}" --load-full-batch --full-batch-root "$FULL_BATCH_ROOT" \
+    micro_batches "${NAMES[-1]}" "${SAMPLING[@]}" --load-full-batch \
         --num-layers "$(num_layers "$FAN_OUT")" --aggre "$AGGRE" --num-hidden "$NUM_HIDDEN" --lr "$LR" \
         --dropout "$DROPOUT" --dropout-mode exact --eval --eval-every "$EVAL_EVERY" \
         --selection-method "$METHOD" --num-batch "$num_batch"

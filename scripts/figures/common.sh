@@ -84,6 +84,7 @@ num_layers() {
 }
 
 COMMANDS=()
+STORE=full-batches # run.py empties it
 
 # add WORDS: one more command, quoted so that a shell reads the same words again.
 add() {
@@ -102,11 +103,16 @@ quoted() {
 }
 
 # train MODULE FOLDER FLAGS: a run into a folder, which goes on where one was interrupted.
+# Parts are stored with full batches and used again. A run that brings no full batches has a store of its own, empty at
+# its start, so that the time of partitioning is that of partitioning.
 train() {
     local module="$1" folder="$2"
     shift 2
+    local store=(--full-batch-root "$folder/$STORE")
+    [ "$module" = mini_batch_train ] && store=()
+    [[ " $* " = *" --load-full-batch "* ]] && store=(--full-batch-root "$FULL_BATCH_ROOT")
     add -m "betty.$module" --dataset "$(dataset_of "$DATASET")" --data-root "$DATA_ROOT" --device "$DEVICE" \
-        --seed "$SEED" "$@" --quiet --output "$folder" --resume
+        --seed "$SEED" "$@" ${store[@]+"${store[@]}"} --quiet --output "$folder" --resume
 }
 
 # named NAME: with the data set before it, so that a run of one scale does not replace another's.

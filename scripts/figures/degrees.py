@@ -9,7 +9,6 @@ from measurement import measuring_parser, write_measurement
 from betty import Block, partition, sample_full_batch, split
 from betty.command_line import positive_int, run_command
 from betty.micro_batch_train import METHODS
-from betty.micro_batch_train.trainer import partition_seed
 from betty.training_command_line import load_flagged_dataset
 
 
@@ -23,8 +22,7 @@ def measure(flags: argparse.Namespace) -> None:
     """Of the first epoch's full batch."""
     dataset = load_flagged_dataset(flags)
     full_batch = sample_full_batch(dataset.graph, dataset.train_ids, flags.fan_out, seed=flags.seed)
-    seed = partition_seed(flags.seed, 0, 0, 0)
-    micro_batches = split(full_batch, partition(full_batch, flags.num_batch, flags.selection_method, seed))
+    micro_batches = split(full_batch, partition(full_batch, flags.num_batch, flags.selection_method, flags.seed))
     content = {
         "full_batch": counted_degrees(full_batch.blocks[-1]),
         "micro_batches": [counted_degrees(micro_batch.blocks[-1]) for micro_batch in micro_batches],

@@ -9,6 +9,7 @@ drawing, is always done.
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from betty.files import sha256
 GENERATOR = "betty.full_batch"
 ALWAYS_ALLOWED = ("--quiet", "--resume")
 PATHS = ("--output", "--data-root", "--full-batch-root")
+STORE = "full-batches"
+"""The folder in a run's own that holds its parts, see ``common.sh``."""
+
 OUT_OF_MEMORY = ("the device is out of memory", "this machine is out of memory", "even as a micro-batch of its own")
 """What the error line of a trainer that ran out of memory says, see :mod:`betty.command_line`."""
 
@@ -117,6 +121,7 @@ def run(command: Command, execute: Execute) -> str:
     Raises:
         BettyError: it failed for another reason than a lack of memory.
     """
+    empty_store(command.output)
     code, error = execute(command)
     if code == 2 and any(text in error for text in HOLDS_ANOTHER_RUN):
         code, error = execute(command.anew)
@@ -127,8 +132,14 @@ def run(command: Command, execute: Execute) -> str:
         write_outcome(command.output, Outcome(command.asked, "out of memory", error, None))
         return "out of memory"
     stop_unless_ended_well(command, code)
+    empty_store(command.output)
     write_outcome(command.output, Outcome(command.asked, "finished", None, sha256(result_of(command.output))))
     return "done"
+
+
+def empty_store(folder: Path) -> None:
+    """Remove the parts that an earlier attempt stored: loading them is not what partitioning takes."""
+    shutil.rmtree(folder / STORE, ignore_errors=True)
 
 
 def stop_unless_ended_well(command: Command, code: int) -> None:
