@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from published import EPOCH
-from runs import Run, median_of, read_finished_runs
+from runs import Epoch, Run, read_finished_runs
 from style import looks, new_figure, save, styled
 from tables import add_run_flags, describe, machine, markdown_table, write_table
 
@@ -17,39 +19,57 @@ STAGES = ("sample_s", "partition_s", "split_s", "transfer_s", "compute_s")
 NAMES = ("sampling", "partition", "split", "transfer", "compute")
 
 
-def seconds(run: Run, stage: str) -> float:
-    return run.per_run(median_of(stage))[0]
-
-
 def label_of(run: Run) -> str:
     return f"{run.flag('selection_method')}, K = {run.flag('num_batch')}"
 
 
-def draw(runs: Sequence[Run]) -> Figure:
+def first_and_later(run: Run) -> dict[str, Sequence[Epoch]]:
+    """The first epoch, which waits for its plan, and the others, if there are any."""
+    first, *later = run.epochs
+    return {"first epoch": [first]} | ({"later epochs": later} if later else {})
+
+
+def median(epochs: Sequence[Epoch], name: str) -> float:
+    return statistics.median(getattr(epoch, name) for epoch in epochs)
+
+
+def plot(axes: Axes, runs: Sequence[Run], which: str) -> None:
     """A bar per run, stacked from the left, and a mark where the epoch ended by the clock."""
-    figure = new_figure(8.5, 1.2 + 0.34 * len(runs))
-    axes = figure.subplots()
     positions, lefts = range(len(runs)), [0.0] * len(runs)
+    chosen = [first_and_later(run)[which] for run in runs]
     for stage, name, look in zip(STAGES, NAMES, looks(NAMES).values(), strict=True):
-        widths = [seconds(run, stage) for run in runs]
+        widths = [median(epochs, stage) for epochs in chosen]
         axes.barh(positions, widths, 0.7, lefts, label=name, **look.bar)
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
-    ends = [seconds(run, "epoch_s") for run in runs]
+    ends = [median(epochs, "epoch_s") for epochs in chosen]
     axes.plot(ends, positions, "k|", ms=15, mew=2, label="epoch_s, by the clock")
-    axes.set_yticks(positions, [label_of(run) for run in runs])
-    axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x")
-    axes.set(xlabel="seconds of an epoch", xlim=(0, None))
-    figure.legend(loc="outside upper center", ncols=len(STAGES) + 1)
+    axes.set(xlabel=f"seconds, {which}", xlim=(0, None))
+
+
+def draw(runs: Sequence[Run]) -> Figure:
+    """A panel of the first epoch and one of the others."""
+    parts = list(first_and_later(runs[0]))
+    figure = new_figure(1.5 + 4.5 * len(parts), 1.2 + 0.34 * len(runs))
+    all_axes = figure.subplots(1, len(parts), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, which in zip(all_axes, parts, strict=True):
+        plot(axes, runs, which)
+    all_axes[0].set_yticks(range(len(runs)), [label_of(run) for run in runs])
+    all_axes[0].invert_yaxis()
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(STAGES) + 1)
     return figure
 
 
-def row(run: Run) -> list[str]:
-    """One row of the table."""
-    times = [seconds(run, stage) for stage in STAGES]
-    cells = [run.flag("selection_method"), run.flag("num_batch"), *(f"{time:.3f}" for time in times)]
-    return [*cells, f"{sum(times):.3f}", f"{seconds(run, 'epoch_s'):.3f}", f"{run.epochs[-1].redundancy:.2f}"]
+def rows_of(run: Run) -> list[list[str]]:
+    """A row of the table for the first epoch and one for the others."""
+    rows = []
+    for which, epochs in first_and_later(run).items():
+        times = [median(epochs, stage) for stage in STAGES]
+        texts = [f"{time:.3f}" for time in (*times, sum(times), median(epochs, "epoch_s"))]
+        redundancy = f"{epochs[-1].redundancy:.2f}"
+        rows.append([run.flag("selection_method"), run.flag("num_batch"), which, *texts, redundancy])
+    return rows
 
 
 def show(flags: argparse.Namespace) -> None:
@@ -57,14 +77,15 @@ def show(flags: argparse.Namespace) -> None:
     runs = read_finished_runs(flags.folder, flags.runs)
     with styled():
         save(draw(runs), flags.folder)
-    header = ["method", "K", *(f"{name} (s)" for name in NAMES), "sum (s)", "epoch_s (s)", "redundancy"]
+    header = ["method", "K", "of", *(f"{name} (s)" for name in NAMES), "sum (s)", "epoch_s (s)", "redundancy"]
     first = runs[0]
     write_table(
         flags.folder,
-        markdown_table(header, [row(run) for run in runs]),
+        markdown_table(header, [row for run in runs for row in rows_of(run)]),
         f"GraphSAGE ({first.flag('aggre')}), {describe(first)}, {machine(first)}; medians of the epochs after the "
-        "first. Splitting and transfer go on in the background of the computation, so that the stack can exceed "
-        "epoch_s, the time by the clock.",
+        "first. Sampling and partition of the next epoch, split and transfer go on in the background of the "
+        "computation, so that the stack can exceed epoch_s, the time by the clock. Methods whose parts serve every "
+        "epoch partition in the first one.",
         EPOCH,
     )
 

@@ -100,7 +100,7 @@ def show(flags: argparse.Namespace) -> None:
         flags.folder,
         markdown_table(header, [row(run, wholes.get(run.flag("aggre"))) for run in runs]),
         f"{describe(first)}, {first.flag('selection_method')}, {machine(first)}. Peaks are measured, times are medians "
-        "of the epochs after the first; an epoch's time includes partitioning. "
+        "of the epochs after the first; an epoch's time includes what it waits for partitioning beside the training. "
         f"{SOURCE}, 1-layer LSTM, 256 hidden channels, fan-out 10; its times are of training alone.",
     )
 
