@@ -15,7 +15,12 @@ from betty.blocks import FullBatch, MicroBatch
 from betty.memory import MemoryEstimate
 from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.locality import locality_leaves
-from betty.micro_batch_train.memory_weights import MemoryWeights, even_weights, fitted_weights
+from betty.micro_batch_train.memory_weights import (
+    MemoryWeights,
+    even_weights,
+    fitted_weights,
+    memory_beyond_static,
+)
 from betty.micro_batch_train.output_hypergraph import OutputHypergraph, output_hypergraph, sources_of
 from betty.micro_batch_train.refinement import TEMPERATURE, refined
 from betty.seeds import derive_seed
@@ -112,7 +117,11 @@ class LocalityParts:
             return even_weights(self._full_batch)
         order, num_outputs = self.order, self.order.size
         lengths = [min(num_outputs, max(1, round(times * num_outputs / num_parts))) for times in SAMPLE_LENGTHS]
-        starts = [(length, (num_outputs - length) * place // SAMPLE_PLACES) for length in lengths for place in range(3)]
+        starts = [
+            (length, (num_outputs - length) * place // SAMPLE_PLACES)
+            for length in lengths
+            for place in range(SAMPLE_PLACES)
+        ]
         runs = [order[start : start + length] for length, start in starts]
         random = np.random.default_rng(derive_seed(self._seed, "weights"))
         runs.append(random.choice(num_outputs, lengths[1], replace=False))
@@ -120,14 +129,16 @@ class LocalityParts:
         return fitted_weights(self._full_batch, micro_batches, estimates)
 
     def _factors(self, hypergraph: OutputHypergraph, part: NDArray[np.int64], num_parts: int) -> NDArray[np.float64]:
-        """By how much more each part takes than the hypergraph says, in relation to the others."""
+        """By how much more each part takes than the hypergraph says, in relation to the others: ``[num_parts]``."""
         positions = np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=num_parts))[:-1])
-        filled = [number for number in range(num_parts) if positions[number].size]
-        _, estimates = self._estimated([positions[number] for number in filled])
-        factors = np.ones(num_parts)
-        takes = np.array([estimate.peak - estimate.static for estimate in estimates])
-        factors[filled] = takes / hypergraph.part_loads(part, num_parts)[filled]
-        return factors / np.median(factors[filled])
+        loads = hypergraph.part_loads(part, num_parts)
+        # Of an empty part, or of nodes that all weigh nothing, there is nothing to correct.
+        known = np.flatnonzero(loads > 0)
+        _, estimates = self._estimated([positions[number] for number in known])
+        factors = memory_beyond_static(estimates) / loads[known]
+        in_relation = np.ones(num_parts)
+        in_relation[known] = factors / np.median(factors)
+        return in_relation
 
     def _estimated(self, runs: Sequence[NDArray[np.int64]]) -> tuple[list[MicroBatch], list[MemoryEstimate]]:
         cutter = MicroBatchCutter(self._full_batch)
@@ -136,14 +147,22 @@ class LocalityParts:
 
 
 def _shares(hypergraph: OutputHypergraph) -> NDArray[np.float64]:
-    """The memory of every vertex if those of a net share what it takes."""
+    """The memory of every vertex if those of a net share what it takes: float64 ``[num_vertices]``."""
     nets = hypergraph.nets
     pins = np.bincount(nets.indices, minlength=nets.shape[1])
     return nets @ (hypergraph.loads / np.maximum(pins, 1)) + hypergraph.own_loads
 
 
 def _even_runs(amounts: NDArray[np.float64], num_runs: int) -> NDArray[np.int64]:
-    """The run of each amount, when as many runs in their order are to have the same sum."""
+    """The run of each amount, when as many runs in their order are to have the same sum.
+
+    Args:
+        amounts: float64 ``[num_amounts]``, 0 or more, not all of them 0.
+        num_runs: how many; where single amounts are large, some are empty.
+
+    Returns:
+        int64 ``[num_amounts]``, ascending.
+    """
     middles = np.cumsum(amounts) - amounts / 2
     return np.minimum((middles * (num_runs / amounts.sum())).astype(np.int64), num_runs - 1)
 
@@ -157,7 +176,10 @@ def _refined_in_groups(
     temperature: float,
     factors: NDArray[np.float64] | None = None,
 ) -> NDArray[np.int64]:
-    """Refine groups of neighbouring parts, no more of them at once than :data:`PARTS_AT_ONCE`."""
+    """Refine groups of neighbouring parts, no more of them at once than :data:`PARTS_AT_ONCE`.
+
+    Args and result as for :func:`~betty.micro_batch_train.refinement.refined`; without ``factors`` all are 1.
+    """
     factors = np.ones(num_parts) if factors is None else factors
     num_groups = -(-num_parts // PARTS_AT_ONCE)
     if num_groups == 1:
