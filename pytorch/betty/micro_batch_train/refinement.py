@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -25,6 +27,9 @@ TEMPERATURE = 0.3
 
 COLD_FROM = 0.8
 """The share of the rounds after which no loss is allowed any more."""
+
+PARTS_AT_ONCE = 32
+"""The most parts to be refined together, neighbours in the order: time and memory go with their number."""
 
 
 class _Parts:
@@ -152,6 +157,31 @@ def refined(
             moved = chosen[within]
             parts.move(vertices[moved], chosen_rows[within], to[moved])
     return parts.part_of if (parts.loads * factors).max() < least else best
+
+
+def refined_in_groups(
+    hypergraph: OutputHypergraph,
+    part: NDArray[np.int64],
+    num_parts: int,
+    num_rounds: int,
+    random: np.random.Generator,
+    temperature: float,
+    factors: NDArray[np.float64] | None = None,
+) -> NDArray[np.int64]:
+    """Refine groups of neighbouring parts, no more of them at once than :data:`PARTS_AT_ONCE`."""
+    factors = np.ones(num_parts) if factors is None else factors
+    num_groups = -(-num_parts // PARTS_AT_ONCE)
+    if num_groups == 1:
+        return refined(hypergraph, part, num_parts, num_rounds, random, temperature, factors)
+    part = part.copy()
+    bounds = np.arange(num_groups + 1) * num_parts // num_groups
+    for first, end in pairwise(bounds):
+        members = np.flatnonzero((part >= first) & (part < end))
+        group = hypergraph.of(members)
+        part[members] = first + refined(
+            group, part[members] - first, int(end - first), num_rounds, random, temperature, factors[first:end]
+        )
+    return part
 
 
 def _freed(
