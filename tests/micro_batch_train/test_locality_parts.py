@@ -5,11 +5,17 @@ import pytest
 import torch
 
 from betty import FullBatch, GraphSAGE, MemoryEstimate, MicroBatch, estimate_memory, partition, redundancy, split
-from betty.micro_batch_train import locality_parts as module
+from betty.micro_batch_train import ordered_outputs, refinement
 from betty.micro_batch_train.graph_partitioner import positions_by_part
 from betty.micro_batch_train.locality_parts import LocalityParts
+from betty.micro_batch_train.ordered_outputs import OrderedOutputs
 from tests.neighbour_lists import full_batch_of, with_parallel_edges
 from tests.random_blocks import random_full_batch
+
+
+def locality(*problem, **known) -> LocalityParts:
+    return LocalityParts(OrderedOutputs(*problem, **known))
+
 
 MODEL = GraphSAGE(20, 8, 3, 2, "lstm")
 
@@ -75,11 +81,11 @@ ODD_FULL_BATCHES = {
 def test_every_output_has_a_part_in_range_for_any_number(
     full_batch, estimate, parts_at_once, monkeypatch, capfd
 ) -> None:
-    monkeypatch.setattr(module, "PARTS_AT_ONCE", parts_at_once)
+    monkeypatch.setattr(refinement, "PARTS_AT_ONCE", parts_at_once)
     num_outputs = full_batch.output_ids.numel()
     for num_parts in sorted({2, 3, num_outputs // 2, num_outputs - 1}):
         if 2 <= num_parts < num_outputs or num_parts == 2:
-            parts = LocalityParts(full_batch, 0, estimate)
+            parts = locality(full_batch, 0, estimate)
             for assigned in (parts(num_parts), parts.segments(num_parts)):
                 assert assigned.dtype == torch.int64
                 assert assigned.shape == (num_outputs,)
@@ -90,7 +96,7 @@ def test_every_output_has_a_part_in_range_for_any_number(
 @pytest.mark.parametrize("num_parts", range(2, 41))
 def test_output_nodes_that_are_all_alike_leave_no_part_empty(num_parts: int) -> None:
     full_batch = ODD_FULL_BATCHES["no edges"]
-    sizes = LocalityParts(full_batch, 0)(num_parts).bincount(minlength=num_parts)
+    sizes = locality(full_batch, 0)(num_parts).bincount(minlength=num_parts)
     assert 40 // num_parts <= sizes.min()
     assert sizes.max() <= -(-40 // num_parts)
 
@@ -103,7 +109,7 @@ def memory_beyond_static(full_batch: FullBatch, part: torch.Tensor, estimate) ->
 @pytest.mark.parametrize("num_parts", [2, 4, 8, 16])
 @pytest.mark.parametrize("estimate", [lstm_estimate, counting_estimate])
 def test_parts_of_a_homogeneous_graph_take_nearly_the_same(estimate, num_parts: int) -> None:
-    takes = memory_beyond_static(HOMOGENEOUS, LocalityParts(HOMOGENEOUS, 0, estimate)(num_parts), estimate)
+    takes = memory_beyond_static(HOMOGENEOUS, locality(HOMOGENEOUS, 0, estimate)(num_parts), estimate)
     assert len(takes) == num_parts
     assert takes.max() <= 1.06 * takes.mean()
 
@@ -120,7 +126,7 @@ def test_parts_are_even_by_the_estimate_that_is_given() -> None:
         return counting_estimate(micro_batch, per_edge=0)
 
     for estimate, other in ((of_edges, of_nodes), (of_nodes, of_edges)):
-        part = LocalityParts(full_batch, 0, estimate)(8)
+        part = locality(full_batch, 0, estimate)(8)
         own, others = (memory_beyond_static(full_batch, part, each) for each in (estimate, other))
         assert own.max() <= 1.06 * own.mean()
         assert others.max() >= 1.2 * others.mean()
@@ -139,7 +145,7 @@ def test_parts_are_even_by_the_estimate_that_is_given() -> None:
     ids=["large ring", "ring", "random", "sparse"],
 )
 def test_parts_have_less_redundancy_than_of_other_methods(full_batch, estimate, num_parts: int) -> None:
-    found = redundancy(full_batch, positions_by_part(LocalityParts(full_batch, 0, estimate)(num_parts)))
+    found = redundancy(full_batch, positions_by_part(locality(full_batch, 0, estimate)(num_parts)))
     of = {
         method: redundancy(full_batch, partition(full_batch, num_parts, method))
         for method in ("range", "random", "REG")
@@ -149,9 +155,9 @@ def test_parts_have_less_redundancy_than_of_other_methods(full_batch, estimate, 
 
 
 def test_groups_of_parts_that_are_refined_apart_are_nearly_as_good(monkeypatch) -> None:
-    together = LocalityParts(HOMOGENEOUS, 0, lstm_estimate)(16)
-    monkeypatch.setattr(module, "PARTS_AT_ONCE", 4)
-    apart = LocalityParts(HOMOGENEOUS, 0, lstm_estimate)(16)
+    together = locality(HOMOGENEOUS, 0, lstm_estimate)(16)
+    monkeypatch.setattr(refinement, "PARTS_AT_ONCE", 4)
+    apart = locality(HOMOGENEOUS, 0, lstm_estimate)(16)
     assert not torch.equal(together, apart)
     takes = memory_beyond_static(HOMOGENEOUS, apart, lstm_estimate)
     assert takes.max() <= 1.06 * takes.mean()
@@ -160,8 +166,9 @@ def test_groups_of_parts_that_are_refined_apart_are_nearly_as_good(monkeypatch) 
 
 
 def test_segments_are_runs_of_the_order_that_take_about_the_same() -> None:
-    parts = LocalityParts(HOMOGENEOUS, 0, lstm_estimate)
-    segments = parts.segments(30)[torch.from_numpy(parts.order)]
+    outputs = OrderedOutputs(HOMOGENEOUS, 0, lstm_estimate)
+    parts = LocalityParts(outputs)
+    segments = parts.segments(30)[torch.from_numpy(outputs.order)]
     assert (segments.diff() >= 0).all()
     assert segments.unique().tolist() == list(range(30))
     takes = memory_beyond_static(HOMOGENEOUS, parts.segments(30), lstm_estimate)
@@ -169,16 +176,16 @@ def test_segments_are_runs_of_the_order_that_take_about_the_same() -> None:
 
 
 def test_known_leaves_are_taken_as_they_are() -> None:
-    found = LocalityParts(HOMOGENEOUS, 3, lstm_estimate)
-    given = LocalityParts(HOMOGENEOUS, 3, lstm_estimate, torch.from_numpy(found.leaves))
-    assert torch.equal(given(8), found(8))
+    found = OrderedOutputs(HOMOGENEOUS, 3, lstm_estimate)
+    given = OrderedOutputs(HOMOGENEOUS, 3, lstm_estimate, torch.from_numpy(found.leaves))
+    assert torch.equal(LocalityParts(given)(8), LocalityParts(found)(8))
     reverse = torch.from_numpy(found.leaves.max() - found.leaves)
-    assert LocalityParts(HOMOGENEOUS, 3, leaves=reverse).order[0] in np.flatnonzero(reverse == 0)
+    assert OrderedOutputs(HOMOGENEOUS, 3, leaves=reverse).order[0] in np.flatnonzero(reverse == 0)
 
 
 def test_the_order_and_the_hypergraph_are_made_once_for_all_numbers(monkeypatch) -> None:
     made = []
-    locality_leaves, output_hypergraph = module.locality_leaves, module.output_hypergraph
+    locality_leaves, output_hypergraph = ordered_outputs.locality_leaves, ordered_outputs.output_hypergraph
 
     def counted_leaves(*args):
         made.append("leaves")
@@ -188,9 +195,9 @@ def test_the_order_and_the_hypergraph_are_made_once_for_all_numbers(monkeypatch)
         made.append("hypergraph")
         return output_hypergraph(*args)
 
-    monkeypatch.setattr(module, "locality_leaves", counted_leaves)
-    monkeypatch.setattr(module, "output_hypergraph", counted_hypergraph)
-    parts = LocalityParts(HOMOGENEOUS, 0, lstm_estimate)
+    monkeypatch.setattr(ordered_outputs, "locality_leaves", counted_leaves)
+    monkeypatch.setattr(ordered_outputs, "output_hypergraph", counted_hypergraph)
+    parts = locality(HOMOGENEOUS, 0, lstm_estimate)
     for num_parts in (3, 4, 9):
         parts(num_parts)
         parts.segments(num_parts)
@@ -199,13 +206,13 @@ def test_the_order_and_the_hypergraph_are_made_once_for_all_numbers(monkeypatch)
 
 @pytest.mark.parametrize("estimate", [None, lstm_estimate], ids=["none", "lstm"])
 def test_the_same_seed_gives_the_same_parts_and_another_one_others(estimate) -> None:
-    first, second, other = (LocalityParts(HOMOGENEOUS, seed, estimate)(8) for seed in (1, 1, 2))
+    first, second, other = (locality(HOMOGENEOUS, seed, estimate)(8) for seed in (1, 1, 2))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
 
 
-def test_without_an_estimate_parts_do_not_depend_on_what_was_asked_before() -> None:
-    parts = LocalityParts(HOMOGENEOUS, 0)
+def test_parts_do_not_depend_on_what_was_asked_before() -> None:
+    parts = locality(HOMOGENEOUS, 0)
     parts(3)
     parts.segments(50)
-    assert torch.equal(parts(8), LocalityParts(HOMOGENEOUS, 0)(8))
+    assert torch.equal(parts(8), locality(HOMOGENEOUS, 0)(8))
