@@ -79,7 +79,7 @@ class PlanningAhead:
     """Yields the full batches of a training with their plans; a background thread makes the next one meanwhile.
 
     Where the parts of a full batch serve every epoch, they are those of the first epoch, made once. Where there is a
-    store, they are kept there for later trainings.
+    store and the model states its memory, they are kept there for later trainings.
 
     Args:
         full_batches: of every epoch.
@@ -155,7 +155,8 @@ class PlanningAhead:
 
     def _plan(self, full_batch: FullBatch, model: nn.Module, run: int, epoch: int, batch: int) -> MicroBatchPlan:
         seed = partition_seed(self._seed, run, epoch, batch)
-        if self._store is None:
+        if self._store is None or not states_its_memory(model):
+            # A plan depends on the model, and nothing but its estimate tells it from others.
             return self._planner.plan(full_batch, model, seed, self._device)
         settings = self._planner.settings
         key = {**settings, "seed": seed, "epoch": epoch, "batch": batch, "takes": self._takes(full_batch, model)}
@@ -167,8 +168,6 @@ class PlanningAhead:
         self._store.save(name, key, part_of_output(plan.parts))
         return plan
 
-    def _takes(self, full_batch: FullBatch, model: nn.Module) -> dict[str, int] | None:
+    def _takes(self, full_batch: FullBatch, model: nn.Module) -> dict[str, int]:
         """What the whole full batch would take, which tells models apart as far as a plan does."""
-        if not states_its_memory(model):
-            return None
         return asdict(model_estimate(model, self._device)(MicroBatch(full_batch.blocks)))
