@@ -15,8 +15,10 @@ from torch import Tensor
 from betty.blocks import FullBatch
 from betty.errors import BettyError
 from betty.micro_batch_train.cutting import MicroBatchCutter
+from betty.micro_batch_train.hypergraph_parts import HypergraphParts
 from betty.micro_batch_train.locality_parts import LocalityParts
 from betty.micro_batch_train.metis import minimum_cut
+from betty.micro_batch_train.ordered_outputs import OrderedOutputs
 from betty.micro_batch_train.output_graphs import MAX_SHARING, induced_graph, redundancy_graph
 from betty.micro_batch_train.plan import Estimate
 from betty.micro_batch_train.redundancy import input_nodes
@@ -108,7 +110,17 @@ def _by_shared_nodes(problem: PartitionProblem) -> Assign:
 @partition_method("locality")
 def _by_locality(problem: PartitionProblem) -> Assign:
     """Runs of a locality order, refined until they take the same memory and load little twice."""
-    return LocalityParts(problem.full_batch, problem.seed, problem.estimate, problem.leaves)
+    return LocalityParts(_ordered_outputs(problem))
+
+
+@partition_method("hypergraph")
+def _by_minimum_connectivity(problem: PartitionProblem) -> Assign:
+    """A partition by Mt-KaHyPar of the hypergraph of shared input nodes, refined until parts take the same memory."""
+    return HypergraphParts(_ordered_outputs(problem))
+
+
+def _ordered_outputs(problem: PartitionProblem) -> OrderedOutputs:
+    return OrderedOutputs(problem.full_batch, problem.seed, problem.estimate, problem.leaves)
 
 
 @runtime_checkable

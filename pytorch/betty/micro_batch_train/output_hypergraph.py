@@ -64,12 +64,8 @@ class OutputHypergraph:
             cluster_of_output: int64 ``[num_outputs]``, the cluster of each; clusters may be empty.
             num_clusters: how many there are.
         """
-        num_outputs = cluster_of_output.size
-        ones = np.ones(num_outputs, dtype=np.float32)
-        members = csr_array((ones, (cluster_of_output, np.arange(num_outputs))), shape=(num_clusters, num_outputs))
-        nets = members @ self.nets
-        nets.data.fill(1)
-        return OutputHypergraph(nets, self.loads, self.counts, members @ self.own_loads)
+        own_loads = np.bincount(cluster_of_output, weights=self.own_loads, minlength=num_clusters)
+        return OutputHypergraph(self._touched(cluster_of_output, num_clusters), self.loads, self.counts, own_loads)
 
     def part_loads(self, part_of_vertex: NDArray[np.int64], num_parts: int) -> NDArray[np.float64]:
         """Memory of every part, 0 of an empty one: float64 ``[num_parts]``.
@@ -78,15 +74,27 @@ class OutputHypergraph:
             part_of_vertex: int64 ``[num_outputs]``, the part of each.
             num_parts: how many there are.
         """
+        own_loads = np.bincount(part_of_vertex, weights=self.own_loads, minlength=num_parts)
+        return self._touched(part_of_vertex, num_parts) @ self.loads + own_loads
+
+    def copies(self, part_of_vertex: NDArray[np.int64], num_parts: int) -> float:
+        """Input nodes of several output nodes that all parts load together, one copy for each part."""
+        return float((self._touched(part_of_vertex, num_parts) @ self.counts).sum())
+
+    def _touched(self, part_of_vertex: NDArray[np.int64], num_parts: int) -> csr_array:
+        """The nets of every part: float32 ``[num_parts, num_nets]`` of ones."""
         ones = np.ones(part_of_vertex.size, dtype=np.float32)
         members = csr_array((ones, (part_of_vertex, np.arange(ones.size))), shape=(num_parts, ones.size))
         nets = members @ self.nets
         nets.data.fill(1)
-        return nets @ self.loads + members @ self.own_loads
+        return nets
 
     def of(self, outputs: NDArray[np.int64]) -> OutputHypergraph:
-        """The hypergraph of some of the output nodes, by their positions, int64 ``[num_some]``."""
-        return OutputHypergraph(self.nets[outputs], self.loads, self.counts, self.own_loads[outputs])
+        """The hypergraph of some of the output nodes, by their positions, int64 ``[num_some]``.
+
+        Its nets are those that several of these share; the others are part of what an output node takes alone.
+        """
+        return _with_nets_of_several([self.nets[outputs]], self.loads, self.counts, self.own_loads[outputs])
 
 
 def output_hypergraph(full_batch: FullBatch, weights: MemoryWeights, seed: int) -> OutputHypergraph:

@@ -13,7 +13,7 @@ from torch import nn
 
 from betty.blocks import FullBatch, MicroBatch
 from betty.full_batch import FullBatchSource
-from betty.memory import states_its_memory
+from betty.memory import states_its_memory, uncounted
 from betty.micro_batch_train.graph_partitioner import positions_by_part
 from betty.micro_batch_train.plan import MicroBatchPlan, model_estimate
 from betty.micro_batch_train.stored_parts import StoredTensors, part_of_output
@@ -134,6 +134,10 @@ class PlanningAhead:
         self._pending = (position, self._background.submit(self._make, model, *position))
 
     def _make(self, model: nn.Module, run: int, epoch: int, batch: int) -> PlannedBatch:
+        with uncounted():  # what the host does for any device, and hands to other threads
+            return self._sample_and_plan(model, run, epoch, batch)
+
+    def _sample_and_plan(self, model: nn.Module, run: int, epoch: int, batch: int) -> PlannedBatch:
         start = time.perf_counter()
         full_batch = self._full_batches.load(epoch, batch)
         sampled = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ TEMPERATURE = 0.3
 
 COLD_FROM = 0.8
 """The share of the rounds after which no loss is allowed any more."""
+
+PARTS_AT_ONCE = 32
+"""The most parts to be refined together, neighbours in the order: time and memory go with their number."""
 
 
 class _Parts:
@@ -208,6 +212,34 @@ def _bounded(
     added_load -= _loads_there(moves.nets, parts.touches, moves.to, hypergraph.loads)
     room = np.maximum(mean - takes, 0) + LARGEST_STEP * mean
     return moves.of(np.flatnonzero(_within(moves.to, added_load, room)))
+
+
+def refined_in_groups(
+    hypergraph: OutputHypergraph,
+    part: NDArray[np.int64],
+    num_parts: int,
+    num_rounds: int,
+    random: np.random.Generator,
+    temperature: float,
+    factors: NDArray[np.float64] | None = None,
+) -> NDArray[np.int64]:
+    """Refine groups of neighbouring parts, no more of them at once than :data:`PARTS_AT_ONCE`.
+
+    Args and result as for :func:`refined`; without ``factors`` all are 1.
+    """
+    factors = np.ones(num_parts) if factors is None else factors
+    num_groups = -(-num_parts // PARTS_AT_ONCE)
+    if num_groups == 1:
+        return refined(hypergraph, part, num_parts, num_rounds, random, temperature, factors)
+    part = part.copy()
+    bounds = np.arange(num_groups + 1) * num_parts // num_groups
+    for first, end in pairwise(bounds):
+        members = np.flatnonzero((part >= first) & (part < end))
+        group = hypergraph.of(members)
+        part[members] = first + refined(
+            group, part[members] - first, int(end - first), num_rounds, random, temperature, factors[first:end]
+        )
+    return part
 
 
 def _freed(
