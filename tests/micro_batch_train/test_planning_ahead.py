@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from betty import BettyError, FullBatch, GraphSAGE, MicroBatchPlan
+from betty import BettyError, FullBatch, GraphSAGE, MicroBatch, MicroBatchPlan
+from betty.micro_batch_train.plan import model_estimate
 from betty.micro_batch_train.planner import BudgetPartitioning
 from betty.micro_batch_train.planning_ahead import PlannedBatch, PlanningAhead, partition_seed
 from betty.micro_batch_train.stored_parts import StoredTensors
@@ -181,13 +182,15 @@ def test_they_are_those_of_the_first_epoch_wherever_training_begins(planner) -> 
 
 
 def test_estimates_are_those_of_the_first_epoch_alone() -> None:
-    planned = ahead(EveryEpochAnother(), BudgetPartitioning("locality", 16_000), 3)
+    source = EveryEpochAnother()
+    budget = model_estimate(MODEL, CPU)(MicroBatch(source.load(0, 0).blocks)).peak - 1
+    planned = ahead(source, BudgetPartitioning("locality", budget), 3)
     first, *later = all_of(planned, 0, 3)
     assert len(first.plan.estimates) == len(first.plan.parts) > 1
     assert [(other.plan.estimates, other.plan.micro_batches, other.plan.peak) for other in later] == [
         ([], [], None)
     ] * 2
-    assert [other.plan.memory_budget for other in later] == [16_000] * 2
+    assert [other.plan.memory_budget for other in later] == [budget] * 2
 
 
 def test_several_full_batches_of_an_epoch_have_plans_of_their_own_whatever_the_planner_says() -> None:
