@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from betty import BettyError, FullBatch, GraphSAGE, MicroBatch, MicroBatchPlan
-from betty.micro_batch_train.plan import model_estimate
+from betty import BettyError, FullBatch, GraphSAGE, MicroBatchPlan
+from betty.micro_batch_train.plan import estimated, model_estimate
 from betty.micro_batch_train.planner import BudgetPartitioning
 from betty.micro_batch_train.planning_ahead import PlannedBatch, PlanningAhead, partition_seed
 from betty.micro_batch_train.stored_parts import StoredTensors
@@ -183,7 +183,7 @@ def test_they_are_those_of_the_first_epoch_wherever_training_begins(planner) -> 
 
 def test_estimates_are_those_of_the_first_epoch_alone() -> None:
     source = EveryEpochAnother()
-    budget = model_estimate(MODEL, CPU)(MicroBatch(source.load(0, 0).blocks)).peak - 1
+    budget = estimated(source.load(0, 0), [torch.arange(20)], model_estimate(MODEL, CPU)).peak - 1
     planned = ahead(source, BudgetPartitioning("locality", budget), 3)
     first, *later = all_of(planned, 0, 3)
     assert len(first.plan.estimates) == len(first.plan.parts) > 1
