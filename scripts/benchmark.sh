@@ -9,6 +9,8 @@
 #   epochs       epoch times of the main job, by aggregator (3 minutes; 7 with BEFORE)
 #   memory       estimates of memory against measured peaks, plans for budgets, a large job in 2 GiB (an hour);
 #                its parts are memory_estimates, memory_budgets and memory_lstm
+#   partition_quality, partition_cost, partition_budgets, partition_epochs, partition_large
+#                partitioning methods against REG and the figures to reach; see benchmark_partition.sh
 #   meter        what measuring peak memory does to the time of a step
 #   large        time and memory of synthetic-products
 #   picture      draws docs/betty.png
@@ -20,7 +22,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-SECTIONS=(accuracy partitions hubs splitting kernels epochs memory meter large picture)
+SECTIONS=(accuracy partitions hubs splitting kernels epochs memory meter large picture
+    partition_quality partition_cost partition_budgets partition_epochs partition_large)
 [ $# -gt 0 ] && SECTIONS=("$@")
 cd "$PROJECT/scripts/benchmark"
 for section in "${SECTIONS[@]}"; do

@@ -37,7 +37,7 @@ echo "== Full batches"
 python -m betty.full_batch "${FULL_BATCHES[@]}" ${chosen[@]+"${chosen[@]}"}
 
 echo "== GraphSAGE, by micro-batches"
-python -m betty.micro_batch_train "${FULL_BATCHES[@]}" "${TRAINING[@]}" --selection-method REG \
+python -m betty.micro_batch_train "${FULL_BATCHES[@]}" "${TRAINING[@]}" \
     ${MICRO_BATCHES[@]+"${MICRO_BATCHES[@]}"} "$@" --output "$RESULTS/sage" --overwrite
 
 echo "== MLP, on the nodes' own features alone"

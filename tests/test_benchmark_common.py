@@ -1,8 +1,12 @@
 import importlib.util
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,3 +47,23 @@ def test_compared_times_are_medians_of_each_work(common):
     slow, fast = common.compare_seconds(lambda: time.sleep(0.03), lambda: time.sleep(0.001), repetitions=3)
     assert 0.03 <= slow < 0.3
     assert 0.001 <= fast < slow
+
+
+def test_peak_resident_memory_is_of_the_process_and_not_of_what_started_it():
+    more_than_a_process_starts_with = np.ones(1 << 30, dtype=np.uint8)
+    measures_itself = """
+import common, numpy
+before = common.peak_resident_bytes()
+numpy.ones(100_000_000, dtype=numpy.uint8)
+print(before, common.peak_resident_bytes() - before)
+"""
+    folders = [str(COMMON.parent), os.environ.get("PYTHONPATH", ""), str(COMMON.parents[2] / "pytorch")]
+    process = subprocess.run(
+        [sys.executable, "-c", measures_itself],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
+        check=True,
+        capture_output=True,
+    )
+    before, added = map(int, process.stdout.split())
+    assert before < more_than_a_process_starts_with.nbytes
+    assert added == pytest.approx(100_000_000, rel=0.1)

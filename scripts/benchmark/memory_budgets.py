@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from betty import BettyError, FullBatch, MicroBatchPlan, partition, plan_micro_batches, redundancy, sample_full_batch
 from betty.memory import size_text
-from betty.micro_batch_train.part_source import MethodParts
+from betty.micro_batch_train.graph_partitioner import Partitioner, PartitionProblem
 from betty.micro_batch_train.plan import estimated, model_estimate
 from betty.models.layered_model import LayeredModel
 
@@ -91,7 +91,7 @@ def plan_at_least(full_batch: FullBatch, model: LayeredModel, budget: int) -> Mi
 
 def parts_that_fit(full_batch: FullBatch, model: LayeredModel, budget: int, first: int) -> int:
     """From so many on, in steps of a twentieth, the first number of the method's parts that are estimated to fit."""
-    source, estimate = MethodParts(full_batch, METHOD, SEED), model_estimate(model, CPU)
+    source, estimate = Partitioner(PartitionProblem(full_batch, SEED), METHOD), model_estimate(model, CPU)
     counts = itertools.accumulate(
         itertools.repeat(1.05), lambda count, step: max(count + 1, int(count * step)), initial=first
     )

@@ -133,6 +133,6 @@ def test_more_parts_than_it_can_make_are_refused_before_it_takes_all_memory() ->
 
 def test_what_the_library_refuses_is_refused_in_one_line(monkeypatch) -> None:
     monkeypatch.setattr(kahypar, "IMBALANCE", -1.0)
-    with pytest.raises(BettyError, match="Mt-KaHyPar makes no 2 parts of 200 output nodes: .*imbalance") as raised:
+    with pytest.raises(BettyError, match=r"Mt-KaHyPar makes no 2 parts of 200 output nodes: .*imbalance") as raised:
         parts_of(2)
     assert str(raised.value).isprintable()

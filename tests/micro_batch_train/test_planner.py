@@ -146,6 +146,8 @@ def test_what_fits_stays_whole_without_any_graph_made(monkeypatch) -> None:
 class Segments:
     """Output nodes in their order in segments of even size, as a source of another kind would give them."""
 
+    refines = False
+
     def __init__(self, num_outputs: int) -> None:
         self.num_outputs = num_outputs
         self.asked = []

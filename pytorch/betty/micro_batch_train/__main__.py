@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from dataclasses import asdict
 from functools import cache
 
 from betty.command_line import (
@@ -18,12 +19,16 @@ from betty.command_line import (
 from betty.datasets import Dataset, graph_fingerprint
 from betty.device_loader import DeviceLoader
 from betty.full_batch import FullBatchSource, Recipe, SampledFullBatches, StoredFullBatches
-from betty.memory import available_memory, size_text
-from betty.micro_batch_train.graph_partitioner import METHODS
+from betty.memory import available_memory, size_text, states_its_memory
+from betty.micro_batch_train.graph_partitioner import DEFAULT_METHOD, METHODS
+from betty.micro_batch_train.locality_order import stored_order
 from betty.micro_batch_train.output_graphs import MAX_SHARING
+from betty.micro_batch_train.plan import estimated, model_estimate
 from betty.micro_batch_train.plan_report import plan_table, plot_plan
 from betty.micro_batch_train.planner import BudgetPartitioning
-from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, Planner, partition_seed
+from betty.micro_batch_train.planning_ahead import Planner, partition_seed
+from betty.micro_batch_train.stored_parts import StoredTensors
+from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning
 from betty.training import TrainEpoch
 from betty.training_command_line import (
     load_flagged_dataset,
@@ -57,7 +62,9 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="SIZE",
         help="as few micro-batches as fit this: 20GiB, 512MB, or auto for what is free on the device less a margin",
     )
-    group.add_argument("--selection-method", choices=METHODS, default="REG", help="partitioning of a full batch")
+    group.add_argument(
+        "--selection-method", choices=METHODS, default=DEFAULT_METHOD, help="partitioning of a full batch"
+    )
     group.add_argument(
         "--num-re-partition",
         type=non_negative_int,
@@ -98,8 +105,11 @@ def train(flags: argparse.Namespace) -> None:
     budget = cache(lambda: memory_budget(flags))
 
     def make_trainer(dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
-        source = full_batches(flags, dataset)
-        return MicroBatchTrainer(source, planner(flags, budget()), device_loader, flags.seed).train_epoch
+        recipe = full_batch_recipe(flags, dataset)
+        store = StoredTensors(recipe.folder(flags.full_batch_root) / "parts", asdict(recipe))
+        source = full_batches(flags, dataset, recipe)
+        planned_by = planner(flags, dataset, budget())
+        return MicroBatchTrainer(source, planned_by, device_loader, flags.seed, flags.num_epochs, store).train_epoch
 
     run_training(flags, make_trainer, budget)
 
@@ -113,7 +123,10 @@ def memory_budget(flags: argparse.Namespace) -> int | None:
     return budget
 
 
-def planner(flags: argparse.Namespace, budget: int | None) -> Planner:
+def planner(flags: argparse.Namespace, dataset: Dataset, budget: int | None) -> Planner:
+    leaves_of = None
+    if flags.selection_method == "locality":
+        leaves_of = stored_order(dataset, flags.full_batch_root, flags.seed).leaves_of
     if budget is None:
         return Partitioning(
             flags.selection_method,
@@ -121,31 +134,38 @@ def planner(flags: argparse.Namespace, budget: int | None) -> Planner:
             flags.num_re_partition,
             flags.re_partition_method,
             flags.reg_max_degree,
+            leaves_of,
         )
-    return BudgetPartitioning(flags.selection_method, budget, reg_max_degree=flags.reg_max_degree)
+    return BudgetPartitioning(flags.selection_method, budget, reg_max_degree=flags.reg_max_degree, leaves_of=leaves_of)
 
 
 def show_plan(flags: argparse.Namespace) -> None:
     """Print how the first full batch would be trained on, and draw it."""
     set_up_logging(flags.quiet)
     dataset = load_flagged_dataset(flags)
-    full_batch = full_batches(flags, dataset).load(0, 0)
+    full_batch = full_batches(flags, dataset, full_batch_recipe(flags, dataset)).load(0, 0)
     model = new_model(flags, dataset)
-    plan = planner(flags, memory_budget(flags)).plan(
+    plan = planner(flags, dataset, memory_budget(flags)).plan(
         full_batch, model, partition_seed(flags.seed, 0, 0, 0), flags.device
     )
+    if not plan.estimates:
+        plan = estimated(
+            full_batch, plan.parts, model_estimate(model, flags.device) if states_its_memory(model) else None
+        )
     print(plan_table(plan))
     plot_plan(flags.output / "estimate.png", plan)
     logger.info("written to %s", flags.output)
 
 
-def full_batches(flags: argparse.Namespace, dataset: Dataset) -> FullBatchSource:
-    sampling = (dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
+def full_batch_recipe(flags: argparse.Namespace, dataset: Dataset) -> Recipe:
+    graph = graph_fingerprint(dataset.graph)
+    return Recipe.of(dataset.name, graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
+
+
+def full_batches(flags: argparse.Namespace, dataset: Dataset, recipe: Recipe) -> FullBatchSource:
     if not flags.load_full_batch:
-        return SampledFullBatches(dataset.graph, *sampling)
-    stored = StoredFullBatches(
-        flags.full_batch_root, Recipe.of(dataset.name, graph_fingerprint(dataset.graph), *sampling)
-    )
+        return SampledFullBatches(dataset.graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
+    stored = StoredFullBatches(flags.full_batch_root, recipe)
     stored.require_epochs(flags.num_epochs)
     return stored
 

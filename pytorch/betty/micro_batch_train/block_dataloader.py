@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -60,13 +60,21 @@ class MicroBatchLoader:
         full_batch: in host memory.
         parts: as for :func:`split`.
         device_loader: gathers and copies.
+        watch: takes notice of every micro-batch that is cut, before it is loaded; what it raises ends the loop.
     """
 
-    def __init__(self, full_batch: FullBatch, parts: Sequence[Tensor], device_loader: DeviceLoader) -> None:
+    def __init__(
+        self,
+        full_batch: FullBatch,
+        parts: Sequence[Tensor],
+        device_loader: DeviceLoader,
+        watch: Callable[[MicroBatch], None] | None = None,
+    ) -> None:
         check_parts(full_batch, parts)
         self._full_batch = full_batch
         self._parts = parts
         self._device_loader = device_loader
+        self._watch = watch
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -87,6 +95,8 @@ class MicroBatchLoader:
             start = time.perf_counter()
             cutter = cutter or MicroBatchCutter(self._full_batch)
             (micro_batch,) = cutter.cut([part])
+            if self._watch is not None:
+                self._watch(micro_batch)
             return self._device_loader.load(micro_batch, prepare_s=time.perf_counter() - start)
 
         return one_ahead(load_part, parts, self._device_loader.hand_over)

@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_METHOD = "locality"
 
+SERVE_EVERY_EPOCH = frozenset({"locality", "hypergraph"})
+"""Methods whose parts of one full batch are good for others of the same output nodes, and dear enough to be kept."""
+
 
 @dataclass(frozen=True, eq=False)
 class PartitionProblem:
@@ -167,6 +170,11 @@ class Partitioner:
         """Split one part of several output nodes in two, as :func:`halves` does."""
         problem = self._problem
         return halves(problem.full_batch, part, self._method, problem.seed, problem.reg_max_degree)
+
+    @property
+    def refines(self) -> bool:
+        """Whether its parts are better than runs of its segments."""
+        return isinstance(self._assign, _AssignsSegments)
 
     def _parts(self, num_parts: int, assign: Callable[[], Tensor]) -> list[Tensor]:
         if not isinstance(num_parts, int) or num_parts < 1:

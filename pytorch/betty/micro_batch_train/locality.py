@@ -46,6 +46,7 @@ def locality_leaves(needs: csr_array, seed: int) -> NDArray[np.int64]:
 
 
 def _shared_needs(needs: csr_array) -> csr_array:
+    """The graph to be cut: symmetric float32 ``[num_outputs, num_outputs]`` of whole numbers, without a diagonal."""
     num_sharing = np.bincount(needs.indices, minlength=needs.shape[1])
     bound = min(MAX_SHARING, _largest_sharing(num_sharing))
     is_counted = (num_sharing > 1) & (num_sharing <= bound)
@@ -55,6 +56,8 @@ def _shared_needs(needs: csr_array) -> csr_array:
     columns = needs.indices[kept]
     roots = np.sqrt(weights[columns]).astype(np.float32)
     half = csr_array((roots, columns, rows), shape=needs.shape)
+    # So that both weights of a pair are the same sum in the same order, and round alike.
+    half.sort_indices()
     graph = half @ half.T
     graph.setdiag(0)
     graph.eliminate_zeros()
@@ -63,7 +66,15 @@ def _shared_needs(needs: csr_array) -> csr_array:
 
 
 def _largest_sharing(num_sharing: NDArray[np.int64]) -> int:
-    """The most output nodes that may share a node, for all pairs of them to be no more than :data:`MAX_PAIRS`."""
+    """The most output nodes that may share a node, for all pairs of them to be no more than :data:`MAX_PAIRS`.
+
+    Args:
+        num_sharing: int64 ``[num_nodes]``, how many output nodes need each.
+
+    Returns:
+        2 or more.
+    """
     nodes_by_sharing = np.bincount(num_sharing)
+    nodes_by_sharing[:2] = 0
     pairs = np.cumsum(nodes_by_sharing * np.arange(nodes_by_sharing.size, dtype=np.float64) ** 2)
     return max(2, int(np.searchsorted(pairs, MAX_PAIRS, side="right")) - 1)

@@ -54,6 +54,11 @@ def even_weights(full_batch: FullBatch) -> MemoryWeights:
     return MemoryWeights.of_counts((1 / np.maximum(counts(full_batch), 1)).tolist())
 
 
+def memory_beyond_static(estimates: Sequence[MemoryEstimate]) -> NDArray[np.float64]:
+    """Bytes that each micro-batch takes beyond what all of them take, 1 or more: float64 ``[num_estimates]``."""
+    return np.array([max(estimate.peak - estimate.static, 1) for estimate in estimates], dtype=np.float64)
+
+
 def fitted_weights(
     full_batch: FullBatch, micro_batches: Sequence[MicroBatch], estimates: Sequence[MemoryEstimate]
 ) -> MemoryWeights:
@@ -63,10 +68,13 @@ def fitted_weights(
 
     Args:
         full_batch: what they were cut from.
-        micro_batches: about as large as those to be made, of different composition.
+        micro_batches: one or more, about as large as those to be made, of different composition; none is empty.
         estimates: of each one.
+
+    Returns:
+        Weights in bytes, none below 0.
     """
-    takes = np.array([estimate.peak - estimate.static for estimate in estimates], dtype=np.float64)
+    takes = memory_beyond_static(estimates)
     of_batches = np.stack([counts(batch) for batch in micro_batches])
     even = 1 / np.maximum(counts(full_batch), 1)
     # What every kind would weigh if all of them took the same share of the memory.

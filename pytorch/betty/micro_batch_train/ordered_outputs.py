@@ -14,7 +14,12 @@ from betty.blocks import FullBatch, MicroBatch
 from betty.memory import MemoryEstimate
 from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.locality import locality_leaves
-from betty.micro_batch_train.memory_weights import MemoryWeights, even_weights, fitted_weights
+from betty.micro_batch_train.memory_weights import (
+    MemoryWeights,
+    even_weights,
+    fitted_weights,
+    memory_beyond_static,
+)
 from betty.micro_batch_train.output_hypergraph import OutputHypergraph, output_hypergraph, sources_of
 from betty.seeds import derive_seed
 
@@ -86,19 +91,25 @@ class OrderedOutputs:
         if self._estimate is None:
             return np.ones(num_parts)
         positions = np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=num_parts))[:-1])
-        filled = [number for number in range(num_parts) if positions[number].size]
-        _, estimates = self._estimated([positions[number] for number in filled])
-        factors = np.ones(num_parts)
-        takes = np.array([estimate.peak - estimate.static for estimate in estimates])
-        factors[filled] = takes / self.hypergraph_for(num_parts).part_loads(part, num_parts)[filled]
-        return factors / np.median(factors[filled])
+        loads = self.hypergraph_for(num_parts).part_loads(part, num_parts)
+        # Of an empty part, or of nodes that all weigh nothing, there is nothing to correct.
+        known = np.flatnonzero(loads > 0)
+        _, estimates = self._estimated([positions[number] for number in known])
+        factors = memory_beyond_static(estimates) / loads[known]
+        in_relation = np.ones(num_parts)
+        in_relation[known] = factors / np.median(factors)
+        return in_relation
 
     def _weights(self, num_parts: int) -> MemoryWeights:
         if not self.has_estimate:
             return even_weights(self._full_batch)
         order, num_outputs = self.order, self.order.size
         lengths = [min(num_outputs, max(1, round(times * num_outputs / num_parts))) for times in SAMPLE_LENGTHS]
-        starts = [(length, (num_outputs - length) * place // SAMPLE_PLACES) for length in lengths for place in range(3)]
+        starts = [
+            (length, (num_outputs - length) * place // SAMPLE_PLACES)
+            for length in lengths
+            for place in range(SAMPLE_PLACES)
+        ]
         runs = [order[start : start + length] for length, start in starts]
         random = np.random.default_rng(derive_seed(self.seed, "weights"))
         runs.append(random.choice(num_outputs, lengths[1], replace=False))
@@ -112,7 +123,7 @@ class OrderedOutputs:
 
 
 def shares(hypergraph: OutputHypergraph) -> NDArray[np.float64]:
-    """The memory of every vertex if those of a net share what it takes."""
+    """The memory of every vertex if those of a net share what it takes: float64 ``[num_vertices]``."""
     nets = hypergraph.nets
     pins = np.bincount(nets.indices, minlength=nets.shape[1])
     return nets @ (hypergraph.loads / np.maximum(pins, 1)) + hypergraph.own_loads
@@ -136,6 +147,14 @@ def shares_within(hypergraph: OutputHypergraph, part: NDArray[np.int64]) -> NDAr
 
 
 def even_runs(amounts: NDArray[np.float64], num_runs: int) -> NDArray[np.int64]:
-    """The run of each amount, when as many runs in their order are to have the same sum."""
+    """The run of each amount, when as many runs in their order are to have the same sum.
+
+    Args:
+        amounts: float64 ``[num_amounts]``, 0 or more, not all of them 0.
+        num_runs: how many; where single amounts are large, some are empty.
+
+    Returns:
+        int64 ``[num_amounts]``, ascending.
+    """
     middles = np.cumsum(amounts) - amounts / 2
     return np.minimum((middles * (num_runs / amounts.sum())).astype(np.int64), num_runs - 1)

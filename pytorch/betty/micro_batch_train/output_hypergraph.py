@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,18 +47,43 @@ class OutputHypergraph:
     counts: NDArray[np.float64]
     own_loads: NDArray[np.float64]
 
+    @cached_property
+    def counts_of_vertex(self) -> NDArray[np.float64]:
+        """Input nodes that a part of one vertex alone loads for its nets: float64 ``[num_outputs]``."""
+        return self.nets @ self.counts
+
+    @cached_property
+    def loads_of_vertex(self) -> NDArray[np.float64]:
+        """Memory of a part of one vertex alone: float64 ``[num_outputs]``."""
+        return self.nets @ self.loads + self.own_loads
+
     def contracted(self, cluster_of_output: NDArray[np.int64], num_clusters: int) -> OutputHypergraph:
-        """The hypergraph whose vertices are clusters of output nodes, int64 ``[num_outputs]``."""
+        """The hypergraph whose vertices are clusters of output nodes.
+
+        Args:
+            cluster_of_output: int64 ``[num_outputs]``, the cluster of each; clusters may be empty.
+            num_clusters: how many there are.
+        """
         own_loads = np.bincount(cluster_of_output, weights=self.own_loads, minlength=num_clusters)
         return OutputHypergraph(self._touched(cluster_of_output, num_clusters), self.loads, self.counts, own_loads)
 
     def part_loads(self, part_of_vertex: NDArray[np.int64], num_parts: int) -> NDArray[np.float64]:
-        """Memory of every part: float64 ``[num_parts]``."""
+        """Memory of every part, 0 of an empty one: float64 ``[num_parts]``.
+
+        Args:
+            part_of_vertex: int64 ``[num_outputs]``, the part of each.
+            num_parts: how many there are.
+        """
         own_loads = np.bincount(part_of_vertex, weights=self.own_loads, minlength=num_parts)
         return self._touched(part_of_vertex, num_parts) @ self.loads + own_loads
 
     def copies(self, part_of_vertex: NDArray[np.int64], num_parts: int) -> float:
-        """Input nodes of several output nodes that all parts load together, one copy for each part."""
+        """Input nodes of several output nodes that all parts load together, one copy for each part.
+
+        Args:
+            part_of_vertex: int64 ``[num_outputs]``, the part of each.
+            num_parts: how many there are.
+        """
         return float((self._touched(part_of_vertex, num_parts) @ self.counts).sum())
 
     def _touched(self, part_of_vertex: NDArray[np.int64], num_parts: int) -> csr_array:
@@ -69,7 +95,7 @@ class OutputHypergraph:
         return nets
 
     def of(self, outputs: NDArray[np.int64]) -> OutputHypergraph:
-        """The hypergraph of some of the output nodes, by their positions."""
+        """The hypergraph of some of the output nodes, by their positions, int64 ``[num_some]``."""
         return OutputHypergraph(self.nets[outputs], self.loads, self.counts, self.own_loads[outputs])
 
 
@@ -90,7 +116,7 @@ def output_hypergraph(full_batch: FullBatch, weights: MemoryWeights, seed: int) 
     for layer in reversed(range(len(blocks))):
         block, sources = blocks[layer], sources_of(blocks[layer])
         # What a node takes: its own values, and the edges that lead to it in the block before.
-        load = np.full(block.num_src, weights.of_source[layer])
+        load = np.full(block.num_src, weights.of_source[layer], dtype=np.float64)
         if layer > 0:
             load += weights.of_edge[layer - 1] * _degrees(blocks[layer - 1])
         num_pins = int((reached @ np.diff(sources.indptr)).sum())
@@ -124,7 +150,7 @@ def _with_nets_of_several(
     indptr = np.zeros(num_outputs + 1, dtype=np.int64)
     rows, columns, first = [], [], 0
     for layer in layers:
-        net = layer.indices + np.int64(first)
+        net = layer.indices.astype(np.int64) + first
         row = np.repeat(np.arange(num_outputs, dtype=np.int32), np.diff(layer.indptr))
         alone = ~several[net]
         own_loads = own_loads + np.bincount(row[alone], weights=loads[net[alone]], minlength=num_outputs)

@@ -13,6 +13,11 @@ class PartSource(Protocol):
     Parts are int64 tensors of positions in the full batch's ``output_ids``, as :func:`~betty.partition` returns them.
     """
 
+    @property
+    def refines(self) -> bool:
+        """Whether parts are better than runs of segments: it is worth while to try a smaller number of them."""
+        ...
+
     def parts(self, num_parts: int) -> list[Tensor]:
         """The whole full batch in so many parts, or in fewer where some come out empty.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -17,7 +17,12 @@ from betty.errors import BettyError
 from betty.memory import MemoryEstimate, estimate_optimizer_step, size_text
 from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.filling import even_runs, filled
-from betty.micro_batch_train.graph_partitioner import DEFAULT_METHOD, Partitioner, PartitionProblem
+from betty.micro_batch_train.graph_partitioner import (
+    DEFAULT_METHOD,
+    SERVE_EVERY_EPOCH,
+    Partitioner,
+    PartitionProblem,
+)
 from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.part_source import PartSource
 from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, estimated, model_estimate
@@ -45,6 +50,15 @@ MARGIN = 0.02
 
 See the README for the cases and ``scripts/benchmark_memory.sh`` to measure them again.
 """
+
+SAMPLING_MARGIN = 0.01
+"""What is left alone beside that where the plan is to serve every epoch, which each samples other neighbours."""
+
+FEWER_TRIES = 4
+"""Numbers of micro-batches below that of the runs for which refined parts are tried."""
+
+FIRST_TRY = 0.88
+"""The first of them, as a share of the number of runs."""
 
 ROOM_AFTER_NOTICE = 0.9
 """What is left of the budget that is planned for, each time that more room is asked for."""
@@ -151,11 +165,33 @@ def _fewest(
             plan = filled(full_batch, segments, source.halves, estimate, memory_budget, most_loaded)
         if plan is None:
             return None
+    if source.refines:
+        return _fewest_refined(full_batch, source, plan, estimate)
     while len(plan.parts) > 2 and not _exceeds_with_one_less(full_batch, segments, plan, estimate):
         even = estimated(full_batch, source.parts(len(plan.parts) - 1), estimate, memory_budget)
         if even.peak > memory_budget:
             break
         plan = even
+    return plan
+
+
+def _fewest_refined(
+    full_batch: FullBatch, source: PartSource, plan: MicroBatchPlan, estimate: Estimate
+) -> MicroBatchPlan:
+    """Parts that are better than runs of segments, in the smallest number that fits, or ``plan`` where none does."""
+    too_few, count = 1, round(FIRST_TRY * len(plan.parts))
+    static = plan.estimates[0].static
+    for _ in range(FEWER_TRIES):
+        count = min(max(count, too_few + 1), len(plan.parts) - 1)
+        if count <= too_few:
+            break
+        refined = estimated(full_batch, source.parts(count), estimate, plan.memory_budget)
+        if refined.peak <= plan.memory_budget:
+            plan = refined
+        else:
+            too_few = count
+        # What the number would be that takes the whole budget, by the power by which the need falls.
+        count = math.ceil(count * ((refined.peak - static) / (plan.memory_budget - static)) ** (1 / EXPONENT))
     return plan
 
 
@@ -167,28 +203,50 @@ class BudgetPartitioning:
         memory_budget: bytes that training may take on the device.
         num_features: channels of the features, for a model without ``widths``.
         reg_max_degree: output nodes that may share a node for it to count in ``REG``.
+        leaves_of: the leaves of a known locality order, from the ids of output nodes.
     """
 
     def __init__(
-        self, method: str, memory_budget: int, num_features: int | None = None, reg_max_degree: int = MAX_SHARING
+        self,
+        method: str,
+        memory_budget: int,
+        num_features: int | None = None,
+        reg_max_degree: int = MAX_SHARING,
+        leaves_of: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._method = method
         self._memory_budget = memory_budget
         self._num_features = num_features
         self._reg_max_degree = reg_max_degree
+        self._leaves_of = leaves_of
         self._share = 1.0
+
+    @property
+    def serves_every_epoch(self) -> bool:
+        """Whether the parts of a full batch are good for others of the same output nodes, too."""
+        return self._method in SERVE_EVERY_EPOCH
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What a plan depends on beside the full batch, the model and the seed."""
+        return {
+            "method": self._method,
+            "memory_budget": int(self._memory_budget * self._share),
+            "reg_max_degree": self._reg_max_degree,
+        }
 
     def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
         """The micro-batches of a full batch, as few as fit."""
+        estimate = model_estimate(model, device, self._num_features)
+        leaves = self._leaves_of(full_batch.output_ids) if self._leaves_of else None
+        problem = PartitionProblem(full_batch, seed, estimate, leaves, self._reg_max_degree)
         plan = partial(
-            plan_micro_batches,
+            plan_parts,
             full_batch,
-            model,
-            method=self._method,
-            seed=seed,
-            num_features=self._num_features,
-            device=device,
-            reg_max_degree=self._reg_max_degree,
+            Partitioner(problem, self._method),
+            estimate,
+            optimizer_step=estimate_optimizer_step(model, device=device),
+            margin=MARGIN + (SAMPLING_MARGIN if self.serves_every_epoch else 0.0),
         )
         if self._share < 1:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from betty.micro_batch_train.output_hypergraph import OutputHypergraph
 LARGEST_STEP = 0.03
 """The share of a part's memory that may enter or leave it in a round beyond what evens it out."""
 
-FIRST_PULL, LAST_PULL = 5.0, 40.0
+FIRST_PULL, LAST_PULL = 2.0, 40.0
 """By how much memory gets dearer in a part that takes more than the mean, in multiples of its excess."""
 
 PRICE_OF_MEMORY = 0.1
@@ -43,7 +44,7 @@ class _Parts:
 
     def __init__(self, hypergraph: OutputHypergraph, part_of: NDArray[np.int64], num_parts: int) -> None:
         nets = hypergraph.nets
-        keys = nets.indices * np.int64(num_parts) + np.repeat(part_of, np.diff(nets.indptr))
+        keys = nets.indices.astype(np.int64) * num_parts + np.repeat(part_of, np.diff(nets.indptr))
         vertices = np.bincount(keys, minlength=nets.shape[1] * num_parts)
         self._hypergraph = hypergraph
         self.part_of = part_of
@@ -58,7 +59,7 @@ class _Parts:
     def move(self, vertices: NDArray[np.int64], nets: csr_array, to: NDArray[np.int64]) -> None:
         """Move vertices, whose rows of the hypergraph's nets are ``nets``, into parts that none of them is from."""
         degrees, num_parts = np.diff(nets.indptr), self.loads.size
-        first = nets.indices * np.int64(num_parts)
+        first = nets.indices.astype(np.int64) * num_parts
         origin = self.part_of[vertices]
         num_vertices = self.num_vertices.reshape(-1)
 
@@ -102,60 +103,31 @@ def refined(
     Args:
         hypergraph: of the vertices.
         part_of_vertex: int64 ``[num_vertices]``, where to start from.
-        num_parts: 2 or more.
+        num_parts: 1 or more.
         num_rounds: each costs O(pins · num_parts) / 4 at most.
         random: chooses the halves and the losses that are allowed.
         temperature: the largest loss that a move may bring at first, as a share of the input nodes of a mean vertex.
         factors: of every part, float64 ``[num_parts]``: by how much its memory is above what the hypergraph says.
 
     Returns:
-        int64 ``[num_vertices]``; parts may be empty.
+        int64 ``[num_vertices]``, of all rounds the one in which the largest part took the least; parts may be empty.
     """
+    if num_parts == 1 or part_of_vertex.size == 0:
+        return part_of_vertex.copy()
     parts = _Parts(hypergraph, part_of_vertex.copy(), num_parts)
-    nets, counts, loads = hypergraph.nets, hypergraph.counts, hypergraph.loads
-    own_counts, own_loads = nets @ counts, nets @ loads + hypergraph.own_loads
-    counts_of_net, loads_of_net = counts.astype(np.float32)[:, None], loads.astype(np.float32)[:, None]
-    # Memory in input nodes: all of it weighs as much as all copies of input nodes.
-    unit = max(float((counts @ parts.touches).sum()), 1.0) / max(float(parts.loads.sum()), 1e-300)
-    mean_count = max(float(own_counts.mean()), 1.0)
+    unit = _price_unit(hypergraph, parts)
+    mean_count = max(float(hypergraph.counts_of_vertex.mean()), 1.0)
     least, best = np.inf, parts.part_of
     for round_number in range(num_rounds):
         progress = round_number / num_rounds
         takes = parts.loads * factors
-        mean = takes.mean()
         if takes.max() < least:
             least, best = takes.max(), parts.part_of.copy()
-        pull = FIRST_PULL + (LAST_PULL - FIRST_PULL) * progress
-        prices = unit * np.maximum(PRICE_OF_MEMORY + pull * (takes / mean - 1), CHEAPEST * PRICE_OF_MEMORY)
-
-        gives = _half(takes, random)
-        takers = np.flatnonzero(~gives)
-        vertices = np.flatnonzero(gives[parts.part_of])
-        own_part = parts.part_of[vertices]
-        rows = nets[vertices]
-        # What each vertex adds to a part are its nets that are not there.
-        there = loads_of_net * prices[takers].astype(np.float32)
-        there += counts_of_net
-        there *= parts.touches[:, takers]
-        adds = own_counts[vertices][:, None] + own_loads[vertices][:, None] * prices[takers]
-        adds -= rows @ there
-        best_taker = adds.argmin(axis=1)
-        to = takers[best_taker]
-
-        freed_count, freed_load = _freed(hypergraph, parts, vertices, rows)
-        gain = freed_count + freed_load * prices[own_part] - adds[np.arange(vertices.size), best_taker]
+        offers = _offers(hypergraph, parts, _half(takes, random), unit * _prices(takes, progress))
         largest_loss = temperature * max(0.0, 1 - progress / COLD_FROM) ** 2 * mean_count
-        chosen = np.flatnonzero(gain > -largest_loss * random.random(vertices.size) ** 2)
-        chosen = chosen[np.argsort(-gain[chosen], kind="stable")]
-        surplus = np.maximum(takes - mean, 0) + LARGEST_STEP * mean
-        chosen = chosen[_within(own_part[chosen], freed_load[chosen], surplus)]
-        chosen_rows = rows[chosen]
-        added_load = own_loads[vertices[chosen]] - _loads_there(chosen_rows, parts.touches, to[chosen], loads)
-        room = np.maximum(mean - takes, 0) + LARGEST_STEP * mean
-        within = np.flatnonzero(_within(to[chosen], added_load, room))
-        if within.size:
-            moved = chosen[within]
-            parts.move(vertices[moved], chosen_rows[within], to[moved])
+        accepted = np.flatnonzero(offers.gain > -largest_loss * random.random(offers.gain.size) ** 2)
+        moves = _bounded(offers, accepted, hypergraph, parts, takes)
+        parts.move(moves.vertices, moves.nets, moves.to)
     return parts.part_of if (parts.loads * factors).max() < least else best
 
 
@@ -168,7 +140,10 @@ def refined_in_groups(
     temperature: float,
     factors: NDArray[np.float64] | None = None,
 ) -> NDArray[np.int64]:
-    """Refine groups of neighbouring parts, no more of them at once than :data:`PARTS_AT_ONCE`."""
+    """Refine groups of neighbouring parts, no more of them at once than :data:`PARTS_AT_ONCE`.
+
+    Args and result as for :func:`~betty.micro_batch_train.refinement.refined`; without ``factors`` all are 1.
+    """
     factors = np.ones(num_parts) if factors is None else factors
     num_groups = -(-num_parts // PARTS_AT_ONCE)
     if num_groups == 1:
@@ -184,13 +159,105 @@ def refined_in_groups(
     return part
 
 
+def _price_unit(hypergraph: OutputHypergraph, parts: _Parts) -> float:
+    """Memory in input nodes: all of it weighs as much as all copies of input nodes."""
+    # Not by BLAS, whose threads would round in another order.
+    copies = float((hypergraph.counts * parts.touches.sum(axis=1)).sum())
+    memory = float(parts.loads.sum())
+    return max(copies, 1.0) / memory if memory > 0 else 0.0
+
+
+def _prices(takes: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
+    """What memory costs in every part, float64 ``[num_parts]``, after a share of the rounds."""
+    pull = FIRST_PULL + (LAST_PULL - FIRST_PULL) * progress
+    excess = takes / max(takes.mean(), np.finfo(np.float64).tiny) - 1
+    return np.maximum(PRICE_OF_MEMORY + pull * excess, CHEAPEST * PRICE_OF_MEMORY)
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """Vertices, each with a part that it may move into.
+
+    Args:
+        vertices: int64 ``[num_moves]``.
+        nets: float32 ``[num_moves, num_nets]``, their rows of the hypergraph's nets.
+        to: int64 ``[num_moves]``, the part that each may move into.
+        gain: float64 ``[num_moves]``, input nodes that a move saves, memory counted by its price.
+        freed_load: float64 ``[num_moves]``, memory that the part it is in does without afterwards.
+    """
+
+    vertices: NDArray[np.int64]
+    nets: csr_array
+    to: NDArray[np.int64]
+    gain: NDArray[np.float64]
+    freed_load: NDArray[np.float64]
+
+    def of(self, chosen: NDArray[np.int64]) -> _Moves:
+        """Some of the moves, by their positions, in this order."""
+        return _Moves(
+            self.vertices[chosen], self.nets[chosen], self.to[chosen], self.gain[chosen], self.freed_load[chosen]
+        )
+
+
+def _offers(
+    hypergraph: OutputHypergraph, parts: _Parts, gives: NDArray[np.bool_], prices: NDArray[np.float64]
+) -> _Moves:
+    """The best move of every vertex whose part gives, into one of the parts that do not.
+
+    Args:
+        hypergraph: of the vertices.
+        parts: they are in.
+        gives: bool ``[num_parts]``, neither all nor none.
+        prices: of memory in every part in input nodes, float64 ``[num_parts]``.
+    """
+    takers = np.flatnonzero(~gives)
+    vertices = np.flatnonzero(gives[parts.part_of])
+    nets = hypergraph.nets[vertices]
+    # What each vertex adds to a part are its nets that are not there.
+    there = hypergraph.loads.astype(np.float32)[:, None] * prices[takers].astype(np.float32)
+    there += hypergraph.counts.astype(np.float32)[:, None]
+    there *= parts.touches[:, takers]
+    adds = hypergraph.loads_of_vertex[vertices][:, None] * prices[takers]
+    adds += hypergraph.counts_of_vertex[vertices][:, None]
+    adds -= nets @ there
+    best_taker = adds.argmin(axis=1)
+
+    freed_count, freed_load = _freed(hypergraph, parts, vertices, nets)
+    gain = freed_count + freed_load * prices[parts.part_of[vertices]] - adds[np.arange(vertices.size), best_taker]
+    return _Moves(vertices, nets, takers[best_taker], gain, freed_load)
+
+
+def _bounded(
+    offers: _Moves, chosen: NDArray[np.int64], hypergraph: OutputHypergraph, parts: _Parts, takes: NDArray[np.float64]
+) -> _Moves:
+    """Those of the chosen offers, the best first, that bring no part further from the mean than a step."""
+    mean = takes.mean()
+    chosen = chosen[np.argsort(-offers.gain[chosen], kind="stable")]
+    origin = parts.part_of[offers.vertices[chosen]]
+    surplus = np.maximum(takes - mean, 0) + LARGEST_STEP * mean
+    moves = offers.of(chosen[_within(origin, offers.freed_load[chosen], surplus)])
+    added_load = hypergraph.loads_of_vertex[moves.vertices]
+    added_load -= _loads_there(moves.nets, parts.touches, moves.to, hypergraph.loads)
+    room = np.maximum(mean - takes, 0) + LARGEST_STEP * mean
+    return moves.of(np.flatnonzero(_within(moves.to, added_load, room)))
+
+
 def _freed(
     hypergraph: OutputHypergraph, parts: _Parts, vertices: NDArray[np.int64], rows: csr_array
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Input nodes and memory that the parts of some vertices would do without if each one left alone."""
+    """Input nodes and memory that the parts of some vertices would do without if each one left alone.
+
+    Args:
+        hypergraph: of the vertices.
+        parts: they are in.
+        vertices: int64 ``[num_rows]``.
+        rows: float32 ``[num_rows, num_nets]``, of the hypergraph's nets.
+
+    Returns:
+        Two of float64 ``[num_rows]``.
+    """
     row_of_pin = np.repeat(np.arange(vertices.size), np.diff(rows.indptr))
-    keys = rows.indices * np.int64(parts.loads.size)
-    keys += parts.part_of[vertices][row_of_pin]
+    keys = rows.indices.astype(np.int64) * parts.loads.size + parts.part_of[vertices][row_of_pin]
     alone = np.flatnonzero(parts.num_vertices.reshape(-1)[keys] == 1)
     net, row = rows.indices[alone], row_of_pin[alone]
     freed_count = np.bincount(row, weights=hypergraph.counts[net], minlength=vertices.size)
@@ -199,7 +266,14 @@ def _freed(
 
 
 def _half(takes: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.bool_]:
-    """A random half of the parts, the one that takes the most in it, and not the one that takes the least."""
+    """A random half of the parts, the one that takes the most in it, and not the one that takes the least.
+
+    Args:
+        takes: memory of every part, float64 ``[num_parts]``, two or more.
+
+    Returns:
+        bool ``[num_parts]``, neither all nor none.
+    """
     gives = np.zeros(takes.size, dtype=bool)
     gives[random.permutation(takes.size)[: takes.size // 2]] = True
     gives[takes.argmax()] = True
@@ -212,14 +286,30 @@ def _half(takes: NDArray[np.float64], random: np.random.Generator) -> NDArray[np
 def _loads_there(
     rows: csr_array, touches: NDArray[np.float32], to: NDArray[np.int64], loads: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The memory of each row's nets that are in a part already."""
+    """The memory of each row's nets that are in a part already, float64 ``[num_rows]``.
+
+    Args:
+        rows: float32 ``[num_rows, num_nets]``.
+        touches: float32 ``[num_nets, num_parts]``, see :class:`_Parts`.
+        to: int64 ``[num_rows]``, the part to look at for each row.
+        loads: float64 ``[num_nets]``.
+    """
     row_of_pin = np.repeat(np.arange(to.size), np.diff(rows.indptr))
     is_there = touches[rows.indices, to[row_of_pin]] > 0
     return np.bincount(row_of_pin[is_there], weights=loads[rows.indices[is_there]], minlength=to.size)
 
 
 def _within(part: NDArray[np.int64], amounts: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which of the amounts stay within what each part allows, added up in their order; the first always does."""
+    """Which of the amounts stay within what each part allows, added up in their order; the first always does.
+
+    Args:
+        part: int64 ``[num_amounts]``, of each amount.
+        amounts: float64 ``[num_amounts]``.
+        most: of every part, float64 ``[num_parts]``.
+
+    Returns:
+        bool ``[num_amounts]``.
+    """
     order = np.argsort(part, kind="stable")
     sums = np.cumsum(amounts[order])
     starts = np.searchsorted(part[order], np.arange(most.size))

@@ -13,7 +13,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from betty.errors import BettyError
 from betty.files import locked, whole_file
 from betty.full_batch.manifest import tensor_fingerprint
 
@@ -83,5 +82,3 @@ def part_of_output(parts: Sequence[Tensor]) -> Tensor:
     for number, part in enumerate(parts):
         part_of[part] = number
     return part_of
-
-

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,38 +17,25 @@ from betty.errors import BettyError
 from betty.full_batch import FullBatchSource
 from betty.memory import states_its_memory, uncounted
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
-from betty.micro_batch_train.graph_partitioner import halves, partition, re_partition
+from betty.micro_batch_train.graph_partitioner import (
+    SERVE_EVERY_EPOCH,
+    Partitioner,
+    PartitionProblem,
+    halves,
+    re_partition,
+)
+from betty.micro_batch_train.memory_watch import MemoryWatch, OverBudgetError
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
 from betty.micro_batch_train.output_graphs import MAX_SHARING
-from betty.micro_batch_train.plan import MicroBatchPlan, estimated, model_estimate
+from betty.micro_batch_train.plan import MicroBatchPlan, model_estimate
+from betty.micro_batch_train.planner import MARGIN
+from betty.micro_batch_train.planning_ahead import Planner, PlanningAhead
+from betty.micro_batch_train.stored_parts import StoredTensors
 from betty.models import dropout_key
 from betty.seeds import derive_seed
 from betty.training import BatchRecord, EpochRecord, backward_on_share
 
 logger = logging.getLogger(__name__)
-
-
-class Planner(Protocol):
-    """Decides on the micro-batches of every full batch."""
-
-    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
-        """The micro-batches of a full batch, in the order in which to train on them.
-
-        Args:
-            full_batch: in host memory.
-            model: to be trained on it.
-            seed: the same seed gives the same plan.
-            device: where to train.
-        """
-        ...
-
-    def leave_more_room(self, num_micro_batches: int) -> None:
-        """Take notice that a plan did not fit on the device, for the full batches to come.
-
-        Args:
-            num_micro_batches: into how many the last full batch had to be split in the end, more than were planned.
-        """
-        ...
 
 
 @dataclass
@@ -63,6 +48,7 @@ class Partitioning:
         num_re_partition: how often to split the micro-batch with the most input nodes in two.
         re_partition_method: the method for that.
         reg_max_degree: output nodes that may share a node for it to count in ``REG``.
+        leaves_of: the leaves of a known locality order, from the ids of output nodes.
     """
 
     method: str
@@ -70,32 +56,49 @@ class Partitioning:
     num_re_partition: int
     re_partition_method: str
     reg_max_degree: int = MAX_SHARING
+    leaves_of: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def serves_every_epoch(self) -> bool:
+        """Whether the parts of a full batch are good for others of the same output nodes, too."""
+        return self.method in SERVE_EVERY_EPOCH
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What a plan depends on beside the full batch, the model and the seed."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "leaves_of"}
 
     def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
-        """So many parts, with what they take where that takes no dry run."""
-        bound = self.reg_max_degree
-        parts = partition(full_batch, self.num_parts, self.method, seed, reg_max_degree=bound)
-        parts = re_partition(full_batch, parts, self.num_re_partition, self.re_partition_method, seed, bound)
-        return estimated(full_batch, parts, model_estimate(model, device) if states_its_memory(model) else None)
+        """So many parts, which are even in memory with methods that can make them so where that takes no dry run."""
+        estimate = model_estimate(model, device) if states_its_memory(model) else None
+        leaves = self.leaves_of(full_batch.output_ids) if self.leaves_of else None
+        problem = PartitionProblem(full_batch, seed, estimate, leaves, self.reg_max_degree)
+        parts = Partitioner(problem, self.method).parts(self.num_parts)
+        re_partition_flags = (self.num_re_partition, self.re_partition_method, seed, self.reg_max_degree)
+        return MicroBatchPlan(re_partition(full_batch, parts, *re_partition_flags), [], [])
 
     def leave_more_room(self, num_micro_batches: int) -> None:
         """Make as many micro-batches of the full batches to come, and one more than so far at least."""
         self.num_parts = max(self.num_parts + 1, num_micro_batches - self.num_re_partition)
 
 
-def partition_seed(seed: int, run: int, epoch: int, batch: int) -> int:
-    """The seed of a full batch's partition."""
-    return derive_seed(seed, "partition", run, epoch, batch)
-
-
 @dataclass(frozen=True)
 class StepRecord:
-    """What :func:`accumulate_gradients` did; times in seconds."""
+    """What :func:`accumulate_gradients` did; times in seconds.
+
+    Args:
+        loss: of the output nodes that were trained on, divided by the number of those of the full batch.
+        split_s: that cutting micro-batches took.
+        transfer_s: that bringing them to the device took.
+        batches: what was trained on.
+        num_shortages: how often a micro-batch ran out of memory.
+    """
 
     loss: float
     split_s: float
     transfer_s: float
     batches: list[BatchRecord]
+    num_shortages: int = 0
 
     @classmethod
     def of_all(cls, steps: Sequence[StepRecord]) -> StepRecord:
@@ -105,11 +108,16 @@ class StepRecord:
             split_s=sum(step.split_s for step in steps),
             transfer_s=sum(step.transfer_s for step in steps),
             batches=[record for step in steps for record in step.batches],
+            num_shortages=sum(step.num_shortages for step in steps),
         )
 
 
 def accumulate_gradients(
-    model: nn.Module, full_batch: FullBatch, parts: Sequence[Tensor], device_loader: DeviceLoader
+    model: nn.Module,
+    full_batch: FullBatch,
+    parts: Sequence[Tensor],
+    device_loader: DeviceLoader,
+    watch: MemoryWatch | None = None,
 ) -> StepRecord:
     """Add the full batch's gradient to the parameters', one micro-batch at a time.
 
@@ -122,6 +130,7 @@ def accumulate_gradients(
         full_batch: in host memory.
         parts: int64 tensors of positions in ``full_batch.output_ids``, which together hold every position once.
         device_loader: brings micro-batches to the model's device.
+        watch: takes notice of every micro-batch; one that is over its limit is split in two before it is loaded.
 
     Returns:
         What was done; its batches are those that were trained on in the end.
@@ -129,14 +138,19 @@ def accumulate_gradients(
     Raises:
         BettyError: the parts overlap or leave out output nodes, or a single output node does not fit on the device.
     """
-    loader = MicroBatchLoader(full_batch, parts, device_loader)
+    loader = MicroBatchLoader(full_batch, parts, device_loader, watch)
     device, num_outputs = device_loader.device, full_batch.output_ids.numel()
     waiting, steps = list(parts), []
+    num_shortages = 0
     while waiting:
-        trained = _train_while_memory_lasts(model, loader.load(waiting), num_outputs)
+        trained, is_over_budget = _train_while_memory_lasts(model, loader.load(waiting), num_outputs)
         steps += trained
         del waiting[: len(trained)]
-        if waiting:
+        if waiting and is_over_budget:
+            logger.info("micro-batch %d is over the budget with what this epoch sampled: split in two", len(steps) + 1)
+            waiting[:1] = halves(full_batch, waiting[0])
+        elif waiting:
+            num_shortages += 1
             _empty_cache(device)
             part = waiting.pop(0)
             remedy = "split in two" if part.numel() > 1 else "tried again alone"
@@ -145,38 +159,41 @@ def accumulate_gradients(
             logger.warning(message, number, of, part.numel(), device, remedy)
             if part.numel() > 1:
                 waiting = halves(full_batch, part) + waiting
-            elif alone := _train_while_memory_lasts(model, loader.load([part]), num_outputs):
+            elif alone := _train_while_memory_lasts(model, loader.load([part]), num_outputs)[0]:
                 steps += alone
             else:
                 raise BettyError(
                     f"output node {int(full_batch.output_ids[part])} does not fit on {device}, even as a micro-batch "
                     "of its own; take smaller fan-outs or fewer hidden channels, or free memory there"
                 )
-    return StepRecord.of_all(steps)
+    return replace(StepRecord.of_all(steps), num_shortages=num_shortages)
 
 
 def _train_while_memory_lasts(
     model: nn.Module, micro_batches: Generator[LoadedBatch, None, None], num_outputs: int
-) -> list[StepRecord]:
-    """Train on one micro-batch after the other, until there are no more or one runs out of memory.
+) -> tuple[list[StepRecord], bool]:
+    """Train on one micro-batch after the other, until there are no more or one does not fit.
 
     Of that one, and of the next that was on its way, nothing is left.
 
     Returns:
-        One record per micro-batch that was trained on.
+        One record per micro-batch that was trained on, and whether the next one is over the budget; if there is a next
+        one and it is not, it ran out of memory.
     """
-    steps = []
+    steps, is_over_budget = [], False
     with closing(micro_batches):
         try:
             for loaded in micro_batches:
                 steps.append(_train(model, loaded, num_outputs))
                 # Now, and not by the next one taking its name: the one after that is loaded from then on.
                 del loaded
+        except OverBudgetError:
+            is_over_budget = True
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             let_go(error)
-    return steps
+    return steps, is_over_budget
 
 
 def _train(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -> StepRecord:
@@ -203,39 +220,50 @@ class MicroBatchTrainer:
         planner: decides on the micro-batches of each, and is told when they did not fit on the device.
         device_loader: brings micro-batches to the device.
         seed: of the partitions and of exact dropout.
+        num_epochs: of the training; the first full batch of the next epoch is planned beside the end of this one.
+        store: of parts, if they are to be kept for later trainings.
     """
 
-    def __init__(self, full_batches: FullBatchSource, planner: Planner, device_loader: DeviceLoader, seed: int) -> None:
-        self._full_batches = full_batches
-        self._planner = planner
+    def __init__(
+        self,
+        full_batches: FullBatchSource,
+        planner: Planner,
+        device_loader: DeviceLoader,
+        seed: int,
+        num_epochs: int = 1,
+        store: StoredTensors | None = None,
+    ) -> None:
+        self._num_batches = full_batches.num_batches
+        self._planned = PlanningAhead(full_batches, planner, device_loader.device, seed, num_epochs, store)
         self._device_loader = device_loader
         self._seed = seed
 
     def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
         """Train on every full batch of an epoch."""
         sample_s, partition_s, inputs, outputs, steps, estimated_peaks = 0.0, 0.0, 0, 0, [], []
-        for batch in range(self._full_batches.num_batches):
-            start = time.perf_counter()
-            with uncounted():  # what the host does for any device
-                full_batch = self._full_batches.load(epoch, batch)
-                sampled = time.perf_counter()
-                parts, estimated_peak = self._plan(full_batch, model, partition_seed(self._seed, run, epoch, batch))
-                partitioned = time.perf_counter()
+        for batch in range(self._num_batches):
+            with uncounted():  # the one before is let go, which was made in the background
+                planned = self._planned.get(model, run, epoch, batch)
+            full_batch, plan = planned.full_batch, planned.plan
+            watch = self._watch(plan, model)
 
             optimizer.zero_grad(set_to_none=True)
             with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, batch)):
-                step = accumulate_gradients(model, full_batch, parts, self._device_loader)
+                step = accumulate_gradients(model, full_batch, plan.parts, self._device_loader, watch)
             optimizer.step()
-            if len(step.batches) > len(parts):
-                self._planner.leave_more_room(len(step.batches))
+            if step.num_shortages:
+                self._planned.leave_more_room(len(step.batches))
 
             num_outputs = full_batch.output_ids.numel()
-            sample_s += sampled - start
-            partition_s += partitioned - sampled
+            sample_s += planned.sample_s
+            partition_s += planned.partition_s
             inputs += full_batch.input_ids.numel()
             outputs += num_outputs
             steps.append((num_outputs, step))
+            estimated_peak = watch.peak if watch else plan.peak
             estimated_peaks += [] if estimated_peak is None else [estimated_peak]
+        with uncounted():
+            del planned, full_batch, plan
         micro_batches = [record for _, step in steps for record in step.batches]
         return EpochRecord(
             loss=sum(num_outputs * step.loss for num_outputs, step in steps) / outputs,
@@ -248,7 +276,9 @@ class MicroBatchTrainer:
             batches=micro_batches,
         )
 
-    def _plan(self, full_batch: FullBatch, model: nn.Module, seed: int) -> tuple[list[Tensor], int | None]:
-        """The parts and the estimated peak; not the micro-batches, which the loader cuts again one by one."""
-        plan = self._planner.plan(full_batch, model, seed, self._device_loader.device)
-        return plan.parts, plan.peak
+    def _watch(self, plan: MicroBatchPlan, model: nn.Module) -> MemoryWatch | None:
+        """Estimates the micro-batches of parts that were not planned with these blocks, unless that takes dry runs."""
+        if plan.estimates or (plan.memory_budget is None and not states_its_memory(model)):
+            return None
+        limit = None if plan.memory_budget is None else int(plan.memory_budget * (1 - MARGIN))
+        return MemoryWatch(model_estimate(model, self._device_loader.device), limit)
