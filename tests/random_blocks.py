@@ -36,3 +36,21 @@ def random_full_batch(num_nodes: list[int], max_degree: int, seed: int) -> FullB
         for layer, (num_src, num_dst) in enumerate(itertools.pairwise(num_nodes))
     ]
     return FullBatch(chain_blocks([(block.indptr, block.indices) for block in blocks], blocks[0].src_ids))
+
+
+def neighbourhoods(num_nodes: list[int], max_degree: int, seed: int) -> FullBatch:
+    """Every node has 1 to ``max_degree`` sources near its place in a ring, so that cuts of few shared nodes exist.
+
+    Args:
+        num_nodes: of every level, input nodes first, output nodes last.
+        max_degree: of a destination node.
+        seed: of the random numbers.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    layers = []
+    for num_src, num_dst in itertools.pairwise(num_nodes):
+        degrees = torch.randint(1, max_degree + 1, (num_dst,), generator=draw)
+        place = torch.arange(num_dst).repeat_interleave(degrees) * num_src // num_dst
+        steps = torch.randint(0, 4 * max_degree, place.shape, generator=draw)
+        layers.append((torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)]), (place + steps) % num_src))
+    return FullBatch(chain_blocks(layers, torch.randperm(num_nodes[0], generator=draw)))

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,13 +51,21 @@ def run_command(prog: str, command: Callable[[], None]) -> None:
         command()
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _exit_at_once(130)
     except (BettyError, OSError, MemoryError, RuntimeError) as error:
         message = _explain(error)
         if message is None:
             raise
         print(f"{prog}: error: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """End without waiting for threads in the background: one that partitions may take minutes, and no notice."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _explain(error: Exception) -> str | None:

@@ -63,6 +63,11 @@ class DeviceLoader:
         self.device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        return self._features.shape[1]
+
     def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
         """Bring a batch to the device; what is returned is there already."""
         start = time.perf_counter()

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,11 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from betty import load_dataset
 from betty.datasets import graph_fingerprint
 from betty.full_batch import Recipe, SampledFullBatches, StoredFullBatches
 from betty.full_batch.__main__ import main
+from betty.micro_batch_train import locality_order
+from betty.micro_batch_train.__main__ import main as train
+from betty.micro_batch_train.stored_parts import StoredTensors
 from tests.full_batch.graphs import assert_same_bits
 
 FLAGS = ["--dataset", "karate", "--fan-out", "3,5", "--num-epochs", "2", "--batch-size", "7", "--seed", "11"]
@@ -52,6 +57,43 @@ def test_sizes_and_speed_are_logged(tmp_path, capfd):
     assert re.search(r"wrote \d+ batches, [\d.]+ MiB, in [\d.]+ s: [\d.]+ MiB/s, [\d,]+ edges/s", first)
     assert re.search(r"holds \d+ batches, [\d.]+ MiB; on average \d+ input nodes, \d+ output nodes, \d+ edges", first)
     assert "stored already" in second
+
+
+def test_the_locality_order_is_made_once_and_training_finds_it(tmp_path, capfd, monkeypatch):
+    run(tmp_path)
+    first = capfd.readouterr().err
+    assert re.search(r"making the locality order of [\d,]+ training nodes, once\nmade .* order in [\d.]+ s", first)
+    assert len(list((tmp_path / "stored" / "karate").glob("locality-order_*.safetensors"))) == 1
+
+    monkeypatch.setattr(locality_order, "locality_leaves", None)
+    run(tmp_path, "--fan-out", "2,2")
+    assert "making the locality order" not in capfd.readouterr().err
+    roots = ["--data-root", str(tmp_path / "data"), "--full-batch-root", str(tmp_path / "stored")]
+    own = ["--selection-method", "locality", "--load-full-batch", "--output", str(tmp_path / "run")]
+    train([*FLAGS, *roots, *own, "--quiet"])
+
+
+def test_parts_beside_the_full_batches_do_not_disturb_them(tmp_path):
+    run(tmp_path, "--quiet", "--num-epochs", "1")
+    before = contents(folder(tmp_path))
+    store = StoredTensors(folder(tmp_path) / "parts", {})
+    store.save("parts-locality", {}, torch.arange(5))
+    kept = store.load("parts-locality", {})
+
+    run(tmp_path, "--quiet", "--num-epochs", "2")
+    dataset = load_dataset("karate", root=tmp_path / "data")
+    recipe = Recipe.of("karate", graph_fingerprint(dataset.graph), dataset.train_ids, [3, 5], 11, 7)
+    StoredFullBatches(tmp_path / "stored", recipe).require_epochs(2)
+    assert all((folder(tmp_path) / name).exists() for name in before)
+    assert torch.equal(store.load("parts-locality", {}), kept)
+
+
+def test_full_batches_are_stored_where_a_training_left_its_parts_before(tmp_path):
+    StoredTensors(folder(tmp_path) / "parts", {}).save("parts-locality", {}, torch.arange(5))
+    run(tmp_path, "--quiet")
+    run(tmp_path / "other", "--quiet")
+    shutil.rmtree(folder(tmp_path) / "parts")
+    assert contents(folder(tmp_path)) == contents(folder(tmp_path / "other"))
 
 
 def test_quiet_says_nothing(tmp_path, capfd):

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 import betty
 from betty import BettyError, GraphSAGE, PeakMemory
 from betty.device_loader import DeviceLoader, one_ahead
-from betty.memory import counted
+from betty.memory import counted, uncounted
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from tests.random_blocks import random_full_batch
 
@@ -149,6 +149,28 @@ def test_backward_pass_counts():
     with PeakMemory() as meter:
         (2 * x).square().sum().backward()
     assert meter.peak_bytes >= 3 * x.nbytes  # 2 * x, the gradient of that, and the gradient of x
+
+
+def test_uncounted_work_does_not_count_in_other_threads_either():
+    kept = []
+
+    def allocate() -> None:
+        kept.append(megabytes(5))
+
+    with PeakMemory() as meter:
+        with uncounted():
+            allocate()
+            in_thread(counted(allocate))
+        in_thread(counted(lambda: kept.append(megabytes(1))))
+    assert meter.peak_bytes == 1_000_000
+
+
+def test_splitting_for_a_plan_does_not_count():
+    full_batch = random_full_batch([200_000, 600, 60], 8, seed=1)  # large enough to be split by other threads
+    parts = list(torch.arange(60).split(15))
+    with PeakMemory() as meter, uncounted():
+        assert len(betty.split(full_batch, parts)) == 4
+    assert meter.peak_bytes == 0
 
 
 def test_a_second_meter_of_the_device_is_refused_and_the_first_goes_on():

@@ -1,8 +1,10 @@
 """The command lines from end to end, on a tiny graph."""
 
+import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from betty.errors import BettyError
 from betty.full_batch.__main__ import main as store_full_batches
 from betty.memory import size_text
+from betty.micro_batch_train import locality_order
 from betty.micro_batch_train.__main__ import main as train_by_micro_batches
+from betty.micro_batch_train.planner import BudgetPartitioning
+from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning
 from betty.mini_batch_train.__main__ import main as train_by_mini_batches
 
 FIELDS = [
@@ -304,3 +310,197 @@ def test_the_plan_of_a_given_number_has_no_shares(
     assert header[-1] == "all"
     assert [row[0] for row in rows] == ["0", "1", "2"]
     assert (tmp_path / "estimate.png").exists()
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kind of every planner that plans, and ``order`` for every locality order that is made."""
+    made: list[str] = []
+
+    def note(owner: object, name: str, what: str) -> None:
+        original = getattr(owner, name)
+
+        def noted(*arguments: object) -> object:
+            made.append(what)
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(Partitioning, "plan", "number")
+    note(BudgetPartitioning, "plan", "budget")
+    note(locality_order, "locality_leaves", "order")
+    return made
+
+
+def own_store(data_flags: list[str], folder: Path) -> list[str]:
+    return [*data_flags[:4], "--full-batch-root", str(folder / "store")]
+
+
+LOCALITY = ["--selection-method", "locality", "--num-epochs", "3"]
+SMALL_BUDGET = ["--memory-budget", "500KiB"]
+
+
+@pytest.mark.parametrize(
+    ("more", "first_plans"),
+    [
+        (LOCALITY, ["order", "number"]),
+        ([*LOCALITY, *SMALL_BUDGET], ["order", "budget"]),
+        ([*LOCALITY, "--batch-size", "150"], ["order", *["number"] * 12]),
+        (["--selection-method", "REG", "--num-epochs", "3", *SMALL_BUDGET], ["budget"] * 3),
+    ],
+)
+def test_a_second_run_plans_nothing_and_gives_the_same_numbers(
+    data_flags: list[str], tmp_path: Path, plans: list[str], more: list[str], first_plans: list[str]
+) -> None:
+    flags = own_store(data_flags, tmp_path)
+    first = train(flags, tmp_path / "first", *more)
+    assert plans == first_plans
+    plans.clear()
+    second = train(flags, tmp_path / "second", *more)
+    assert plans == []
+    assert without_times(second) == without_times(first)
+    assert same_weights(tmp_path / "first", tmp_path / "second")
+    assert train(own_store(data_flags, tmp_path / "other"), tmp_path / "third", *more)[-1]["loss"] == first[-1]["loss"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ["--num-hidden", "48"],
+        ["--aggre", "pool"],
+        ["--seed", "7"],
+        ["--fan-out", "9,25"],
+        ["--average-degree", "9"],
+        ["--memory-budget", "600KiB"],
+        ["--reg-max-degree", "3"],
+    ],
+)
+def test_a_run_that_differs_plans_for_itself(
+    data_flags: list[str], tmp_path: Path, plans: list[str], changed: list[str]
+) -> None:
+    flags = [*own_store(data_flags, tmp_path), "--fan-out", "10,25"]
+    train(flags, tmp_path / "first", *LOCALITY, *SMALL_BUDGET)
+    plans.clear()
+    train(flags, tmp_path / "second", *LOCALITY, *SMALL_BUDGET, *changed)
+    assert plans[-1:] == ["budget"]
+
+
+@pytest.mark.parametrize("method", ["locality", "REG"])
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_run_resumed_in_the_fourth_epoch_ends_in_the_numbers_of_an_uninterrupted_one(
+    data_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, is_stored: bool
+) -> None:
+    flags, more = own_store(data_flags, tmp_path), ["--selection-method", method, "--num-epochs", "5", *SMALL_BUDGET]
+    train_epoch = MicroBatchTrainer.train_epoch
+
+    def broken_off(trainer: MicroBatchTrainer, model, optimizer, run: int, epoch: int):
+        if epoch == 3:
+            raise BettyError("broken off")
+        return train_epoch(trainer, model, optimizer, run, epoch)
+
+    monkeypatch.setattr(MicroBatchTrainer, "train_epoch", broken_off)
+    with pytest.raises(SystemExit):
+        train(flags, tmp_path / "resumed", *more)
+    monkeypatch.setattr(MicroBatchTrainer, "train_epoch", train_epoch)
+    gc.collect()  # what the error's traceback holds has the folder's lock
+    assert len(read_epochs(tmp_path / "resumed")) == 3
+    if not is_stored:
+        shutil.rmtree(tmp_path / "store")
+    resumed = train(flags, tmp_path / "resumed", *more, "--resume")
+    whole = train(own_store(data_flags, tmp_path / "other"), tmp_path / "whole", *more)
+    assert without_times(resumed) == without_times(whole)
+    assert same_weights(tmp_path / "resumed", tmp_path / "whole")
+
+
+def test_a_store_that_cannot_be_written_costs_a_warning_and_not_the_run(
+    data_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = train(own_store(data_flags, tmp_path), tmp_path / "first", *LOCALITY)
+    (tmp_path / "file").write_text("no folder")
+    capsys.readouterr()
+    flags = [*data_flags[:4], "--full-batch-root", str(tmp_path / "file")]
+    found = train(flags, tmp_path / "second", *LOCALITY)
+    assert without_times(found) == without_times(expected)
+    warnings = capsys.readouterr().err.splitlines()
+    assert [warning.count("cannot be written") for warning in warnings] == [1, 1]
+
+
+@pytest.mark.parametrize("damage", [b"", b"not one of ours", None])
+def test_damaged_files_of_the_store_are_made_again_with_a_warning_each(
+    data_flags: list[str],
+    tmp_path: Path,
+    plans: list[str],
+    capsys: pytest.CaptureFixture[str],
+    damage: bytes | None,
+) -> None:
+    flags = own_store(data_flags, tmp_path)
+    expected = train(flags, tmp_path / "first", *LOCALITY)
+    stored = {path: load_file(path)["values"].clone() for path in (tmp_path / "store").rglob("*.safetensors")}
+    assert len(stored) == 2
+    for path in stored:
+        path.write_bytes(path.read_bytes()[:-3] if damage is None else damage)
+    plans.clear()
+    capsys.readouterr()
+    found = train(flags, tmp_path / "second", *LOCALITY)
+    assert without_times(found) == without_times(expected)
+    assert plans == ["order", "number"]
+    warnings = capsys.readouterr().err.splitlines()
+    assert [warning.endswith("is made again") for warning in warnings] == [True, True]
+    assert all(torch.equal(load_file(path)["values"], values) for path, values in stored.items())
+
+
+@pytest.mark.parametrize("fan_out", ["1,2", "2,2", "3,1"])
+@pytest.mark.parametrize("share", [3, 8])
+def test_no_epoch_is_estimated_above_the_budget_where_each_samples_few_of_many(
+    data_flags: list[str], tmp_path: Path, fan_out: str, share: int
+) -> None:
+    flags = ["--selection-method", "locality", "--fan-out", fan_out, "--num-hidden", "8"]
+    (whole,) = train(data_flags, tmp_path / "whole", *flags, "--num-batch", "1", "--num-epochs", "1")
+    budget = str(whole["estimated_peak_bytes"] * 2 // share)
+    epochs = train(data_flags, tmp_path / "budget", *flags, "--memory-budget", budget, "--num-epochs", "8")
+    assert all(epoch["estimated_peak_bytes"] <= int(budget) for epoch in epochs)
+    assert all(epoch["num_micro_batches"] >= epochs[0]["num_micro_batches"] > 1 for epoch in epochs)
+
+
+INTERRUPTED = """
+import sys, time
+from pathlib import Path
+
+from betty.micro_batch_train.__main__ import main
+from betty.micro_batch_train.trainer import Partitioning
+
+plan, marker = Partitioning.plan, Path(sys.argv.pop(1))
+
+def slow_from_the_second_on(*arguments):
+    if marker.exists():
+        Path(f"{marker}-second").touch()
+        time.sleep(600)
+    marker.touch()
+    return plan(*arguments)
+
+Partitioning.plan = slow_from_the_second_on
+main()
+"""
+
+
+def test_an_interrupt_ends_the_command_whatever_is_planned_in_the_background(
+    data_flags: list[str], tmp_path: Path
+) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "pytorch")}
+    flags = [
+        *own_store(data_flags, tmp_path),
+        "--quiet",
+        "--selection-method",
+        "REG",
+        "--output",
+        str(tmp_path / "run"),
+    ]
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "marker"), *flags]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "marker-second").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "python -m betty.micro_batch_train: interrupted\n"

@@ -11,7 +11,7 @@ FULL_BATCH = random_full_batch([150, 100, 70, 50], max_degree=3, seed=10)
 
 
 def test_shares_within_parts_sum_to_what_the_parts_take() -> None:
-    hypergraph = OrderedOutputs(FULL_BATCH, seed=0).hypergraph_for(4)
+    hypergraph = OrderedOutputs(FULL_BATCH, seed=0).hypergraph
     part = np.random.default_rng(0).integers(0, 4, 50)
     sums = np.bincount(part, weights=shares_within(hypergraph, part), minlength=4)
     np.testing.assert_allclose(sums, hypergraph.part_loads(part, 4))

@@ -12,10 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from betty import BettyError, Block, FullBatch, GraphSAGE, MicroBatch, dropout_key, partition
 from betty.device_loader import DeviceLoader, LoadedBatch
+from betty.micro_batch_train.cutting import MicroBatchCutter
+from betty.micro_batch_train.memory_watch import MemoryWatch
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
+from betty.micro_batch_train.plan import estimated, model_estimate
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, StepRecord, accumulate_gradients
 from tests.full_batches import FixedFullBatches
-from tests.random_blocks import random_full_batch
+from tests.random_blocks import neighbourhoods, random_full_batch
 
 NUM_FEATURES, NUM_CLASSES, NUM_LAYERS, NUM_OUTPUTS = 6, 4, 3, 30
 CPU = torch.device("cpu")
@@ -202,6 +205,7 @@ def test_a_step_survives_an_error_anywhere(full_batch: FullBatch, undisturbed, p
     assert len(once.failed_outputs) in (7, 8)
     assert_undisturbed(step, gradients, undisturbed)
     assert len(step.batches) == 5
+    assert step.num_shortages == 1
     assert min(batch.output_nodes for batch in step.batches) in (3, 4)
     assert len(left_behind) == 2
     assert left_behind[0] == 0
@@ -209,6 +213,22 @@ def test_a_step_survives_an_error_anywhere(full_batch: FullBatch, undisturbed, p
     assert [record.message for record in caplog.records] == [
         f"micro-batch {number} of 4, output nodes: {len(once.failed_outputs)}, ran out of memory on cpu: split in two"
     ]
+
+
+def test_what_was_on_its_way_when_memory_ran_out_is_not_taken_to_be_beside_what_follows() -> None:
+    full_batch = neighbourhoods([600, 300, 100, NUM_OUTPUTS], max_degree=3, seed=1)
+    parts = list(torch.arange(NUM_OUTPUTS).split([5, 8, 16, 1]))
+    once = Once("forward 1", 2)
+    model, loader = fragile_model(once), FragileLoader(full_batch)
+    estimate = model_estimate(model, CPU)
+    plan = estimated(full_batch, parts, estimate)
+    half = estimate(MicroBatchCutter(full_batch).cut([parts[1][:4]])[0])
+    assert plan.estimates[2].peak + half.loaded > plan.peak
+    watch = MemoryWatch(estimate, limit=plan.peak)
+    step = accumulate_gradients(model, full_batch, parts, loader, watch)
+    assert once.failed_outputs == set(full_batch.output_ids[parts[1]].tolist())
+    assert sorted(batch.output_nodes for batch in step.batches) == [1, 4, 4, 5, 16]
+    assert watch.peak == plan.peak
 
 
 @pytest.mark.parametrize("fail", [exhaust_memory, exhaust_device_memory, exhaust_host_memory])
@@ -259,6 +279,8 @@ def test_one_output_node_that_did_not_fit_beside_another_is_tried_alone(full_bat
     step, gradients = accumulate(fragile_model(), full_batch, FragileLoader(full_batch, once), NUM_OUTPUTS)
     assert len(once.failed_outputs) == 1
     assert len(step.batches) == NUM_OUTPUTS
+    # More or smaller micro-batches would be of no use.
+    assert step.num_shortages == 0
     assert_undisturbed(step, gradients, undisturbed)
 
 

@@ -23,9 +23,10 @@ from betty.blocks import chain_blocks
 from betty.memory import estimate_optimizer_step
 from betty.micro_batch_train import graph_partitioner
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
-from betty.micro_batch_train.planner import BudgetPartitioning, plan_parts
+from betty.micro_batch_train.plan import model_estimate
+from betty.micro_batch_train.planner import MARGIN, SAMPLING_MARGIN, BudgetPartitioning, plan_parts
 from betty.micro_batch_train.single_outputs import largest_single
-from tests.random_blocks import random_full_batch
+from tests.random_blocks import neighbourhoods, random_full_batch
 
 STATIC = 1000
 
@@ -70,24 +71,6 @@ def line_of_outputs(num_outputs: int) -> FullBatch:
     return FullBatch((Block(torch.arange(num_outputs + 1), indices, torch.arange(2 * num_outputs)),))
 
 
-def neighbourhoods(num_nodes: list[int], max_degree: int, seed: int) -> FullBatch:
-    """Every node has 1 to ``max_degree`` sources near its place in a ring, so that cuts of few shared nodes exist.
-
-    Args:
-        num_nodes: of every level, input nodes first, output nodes last.
-        max_degree: of a destination node.
-        seed: of the random numbers.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    layers = []
-    for num_src, num_dst in itertools.pairwise(num_nodes):
-        degrees = torch.randint(1, max_degree + 1, (num_dst,), generator=draw)
-        place = torch.arange(num_dst).repeat_interleave(degrees) * num_src // num_dst
-        steps = torch.randint(0, 4 * max_degree, place.shape, generator=draw)
-        layers.append((torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)]), (place + steps) % num_src))
-    return FullBatch(chain_blocks(layers, torch.randperm(num_nodes[0], generator=draw)))
-
-
 RING = neighbourhoods([900, 500, 250], max_degree=6, seed=4)
 
 
@@ -97,7 +80,7 @@ def test_one_micro_batch_less_would_not_fit(method: str, share: int) -> None:
     budget = STATIC + (need_of([MicroBatch(RING.blocks)]) - STATIC) // share
     plan = plan_of(RING, budget, method)
     assert plan.peak == need_of(plan.micro_batches) <= budget
-    one_less = partition(RING, len(plan.parts) - 1, method, 5)
+    one_less = partition(RING, len(plan.parts) - 1, method, 5, estimate=size_estimate)
     assert need_of(split(RING, one_less)) > budget
 
 
@@ -105,7 +88,7 @@ def first_that_fits(full_batch: FullBatch, budget: int, method: str) -> int:
     return next(
         count
         for count in itertools.count(1)
-        if need_of(split(full_batch, partition(full_batch, count, method, 5))) <= budget
+        if need_of(split(full_batch, partition(full_batch, count, method, 5, estimate=size_estimate))) <= budget
     )
 
 
@@ -146,10 +129,9 @@ def test_what_fits_stays_whole_without_any_graph_made(monkeypatch) -> None:
 class Segments:
     """Output nodes in their order in segments of even size, as a source of another kind would give them."""
 
-    refines = False
-
-    def __init__(self, num_outputs: int) -> None:
+    def __init__(self, num_outputs: int, refines: bool = False) -> None:
         self.num_outputs = num_outputs
+        self.refines = refines
         self.asked = []
         self.halved = []
 
@@ -382,3 +364,64 @@ def test_reg_is_planned_with_the_bound_on_hubs_that_was_given(monkeypatch) -> No
     budget = plan_micro_batches(RING, model, 10**9).peak // 2
     BudgetPartitioning("REG", budget, reg_max_degree=3).plan(RING, model, 0, torch.device("cpu"))
     assert bounds == {3}
+
+
+class Refining(Segments):
+    """Segments in steps that share nothing, so that runs of them are bad, and parts that are better than these."""
+
+    def __init__(self, num_outputs: int, is_good: bool) -> None:
+        super().__init__(num_outputs, refines=True)
+        self.is_good = is_good
+
+    def parts(self, num_parts: int) -> list[torch.Tensor]:
+        if self.is_good:
+            return super().parts(num_parts)
+        self.asked.append(num_parts)
+        return list((torch.arange(self.num_outputs) * 37 % self.num_outputs).tensor_split(num_parts))
+
+    def segments(self, num_segments: int) -> list[torch.Tensor]:
+        return list((torch.arange(self.num_outputs) * 37 % self.num_outputs).tensor_split(num_segments))
+
+
+@pytest.mark.parametrize("share", [2, 3, 4, 7, 12])
+@pytest.mark.parametrize("is_good", [False, True])
+def test_refined_parts_fit_and_are_never_more_than_the_runs(share: int, is_good: bool) -> None:
+    full_batch = neighbourhoods([900, 500, 251], max_degree=4, seed=4)
+    budget = STATIC + (need_of([MicroBatch(full_batch.blocks)]) - STATIC) // share
+    refining = Refining(251, is_good)
+    plan = plan_parts(full_batch, refining, size_estimate, budget)
+    assert plan.peak == need_of(plan.micro_batches) <= budget
+    assert torch.cat(plan.parts).sort().values.tolist() == list(range(251))
+    assert len(refining.asked) == len(set(refining.asked)) <= 4
+    num_runs = filled_count(full_batch, refining, budget)
+    assert all(count < num_runs for count in refining.asked)
+    # Of a few runs there is none to be saved.
+    assert len(plan.parts) < num_runs if is_good and share > 4 else len(plan.parts) <= num_runs
+
+
+def filled_count(full_batch: FullBatch, source: Segments, budget: int) -> int:
+    """Micro-batches of a plan of nothing but runs of segments."""
+    only_runs = Refining(source.num_outputs, is_good=False)
+    only_runs.segments = source.segments
+    only_runs.parts = lambda num_parts: [torch.arange(source.num_outputs)]
+    return len(plan_parts(full_batch, only_runs, size_estimate, budget).parts)
+
+
+@pytest.mark.parametrize("share", [2, 3, 5, 9])
+def test_a_plan_that_is_to_serve_every_epoch_leaves_room_for_what_others_sample(share: int) -> None:
+    model = GraphSAGE(20, 8, 3, 2)
+    whole = model_estimate(model, "cpu")(MicroBatch(RING.blocks))
+    budget = whole.static + (whole.peak - whole.static) // share
+    planner = BudgetPartitioning("locality", budget)
+    assert planner.serves_every_epoch
+    plan = planner.plan(RING, model, 5, torch.device("cpu"))
+    assert plan.peak <= (1 - MARGIN - SAMPLING_MARGIN) * budget
+    assert plan.memory_budget == budget
+
+
+def test_settings_tell_what_a_plan_depends_on() -> None:
+    planner = BudgetPartitioning("REG", 1000, reg_max_degree=3)
+    assert not planner.serves_every_epoch
+    assert planner.settings == {"method": "REG", "memory_budget": 1000, "reg_max_degree": 3}
+    planner.leave_more_room(5)
+    assert planner.settings == {"method": "REG", "memory_budget": 900, "reg_max_degree": 3}

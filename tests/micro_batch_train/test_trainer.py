@@ -1,9 +1,12 @@
 """The accumulated gradient is the full batch's, and so is the training."""
 
 import copy
+import itertools
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,13 +16,17 @@ from betty import GAT, Block, FullBatch, GraphSAGE, MicroBatch, dropout_key
 from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.micro_batch_train import graph_partitioner
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
+from betty.micro_batch_train.memory_watch import MemoryWatch
 from betty.micro_batch_train.output_graphs import redundancy_graph
 from betty.micro_batch_train.plan import estimated, model_estimate
+from betty.micro_batch_train.planner import BudgetPartitioning
+from betty.micro_batch_train.planning_ahead import Planner
+from betty.micro_batch_train.stored_parts import StoredTensors
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
 from betty.mini_batch_train.trainer import MiniBatchTrainer
 from betty.models import AGGREGATORS, LayeredModel
 from tests.full_batches import FixedFullBatches
-from tests.random_blocks import random_full_batch
+from tests.random_blocks import neighbourhoods, random_full_batch
 
 NUM_FEATURES, NUM_CLASSES = 6, 4
 CPU = torch.device("cpu")
@@ -264,3 +271,121 @@ def test_all_parts_of_reg_are_made_with_the_bound_on_hubs_that_was_given(monkeyp
     model = GraphSAGE(NUM_FEATURES, 5, NUM_CLASSES, 2)
     Partitioning("REG", 4, 2, "REG", reg_max_degree=3).plan(full_batch, model, 0, CPU)
     assert bounds == [3, 3, 3]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("share", [1.5, 2.5, 4])
+def test_micro_batches_over_the_limit_are_split_and_the_gradient_stays_the_full_batchs(
+    dropout: float, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    full_batch = neighbourhoods([300, 150, 80], max_degree=5, seed=3)
+    features, labels = random_nodes(full_batch, torch.float64)
+    model, whole = double_model("mean", 2, dropout), double_model("mean", 2, dropout)
+    with dropout_key(whole, 5):
+        logits = whole(full_batch.blocks, features[full_batch.input_ids])
+    loss = cross_entropy(logits, labels[full_batch.output_ids])
+    loss.backward()
+
+    parts, estimate = partition(full_batch, 3), model_estimate(model, CPU)
+    plan = estimated(full_batch, parts, estimate)
+    static = plan.estimates[0].static
+    limit = static + int((plan.peak - static) / share)
+    watch = MemoryWatch(estimate, limit)
+    loader = CountingLoader(features, labels, CPU)
+    with dropout_key(model, 5):
+        step = accumulate_gradients(model, full_batch, parts, loader, watch)
+
+    assert len(step.batches) > 3
+    assert len(loader.at_start) == len(step.batches)
+    assert sum(batch.output_nodes for batch in step.batches) == 80
+    assert step.num_shortages == 0
+    assert {record.message.split(": ")[1] for record in caplog.records} == {"split in two"}
+    assert watch.peak <= limit
+    assert step.loss == pytest.approx(loss.item(), rel=1e-10)
+    for parameter, expected in zip(model.parameters(), whole.parameters(), strict=True):
+        assert (parameter.grad - expected.grad).norm() <= 1e-10 * expected.grad.norm()
+
+
+def test_a_limit_that_no_output_node_keeps_to_ends_in_micro_batches_of_one() -> None:
+    full_batch = neighbourhoods([100, 40, 12], max_degree=4, seed=3)
+    features, labels = random_nodes(full_batch, torch.float64)
+    model = double_model("mean", 2, 0.0)
+    watch = MemoryWatch(model_estimate(model, CPU), limit=1)
+    step = accumulate_gradients(model, full_batch, [torch.arange(12)], DeviceLoader(features, labels, CPU), watch)
+    assert [batch.output_nodes for batch in step.batches] == [1] * 12
+
+
+class OtherNeighbours(FixedFullBatches):
+    """Every epoch samples other neighbours for the same output nodes."""
+
+    def load(self, epoch: int, batch: int) -> FullBatch:
+        return self.full_batches[epoch]
+
+
+@pytest.mark.parametrize("share", [3, 5, 9])
+def test_no_epoch_needs_more_than_the_budget_whatever_it_samples(share: int) -> None:
+    full_batches = [neighbourhoods([900, 400, 200], max_degree=4, seed=seed) for seed in range(6)]
+    source = OtherNeighbours(full_batches)
+    source.num_batches = 1
+    num_nodes = 1 + max(int(full_batch.input_ids.max()) for full_batch in full_batches)
+    features, labels = torch.zeros(num_nodes, NUM_FEATURES), torch.zeros(num_nodes, dtype=torch.int64)
+    model = GraphSAGE(NUM_FEATURES, 16, NUM_CLASSES, 2)
+    whole = model_estimate(model, CPU)(MicroBatch(full_batches[0].blocks))
+    budget = whole.static + (whole.peak - whole.static) // share
+    planner = BudgetPartitioning("locality", budget)
+    trainer = MicroBatchTrainer(source, planner, DeviceLoader(features, labels, CPU), seed=0, num_epochs=6)
+    optimizer = torch.optim.Adam(model.parameters())
+    records = [trainer.train_epoch(model, optimizer, 0, epoch) for epoch in range(6)]
+    assert all(0.5 * budget < record.estimated_peak_bytes <= budget for record in records)
+    # As many as planned, and more only where an epoch sampled more.
+    assert min(len(record.batches) for record in records) == len(records[0].batches)
+
+
+class MeanOfOnes(torch.nn.Linear):
+    """Somebody's model: it tells neither its memory nor its widths."""
+
+    def forward(self, blocks: tuple[Block, ...], x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)[: blocks[-1].num_dst]
+
+
+def test_a_model_of_ones_own_is_watched_by_dry_runs_where_there_is_a_budget() -> None:
+    full_batch = neighbourhoods([300, 150, 80], max_degree=5, seed=3)
+    features, labels = random_nodes(full_batch, torch.float32)
+    model = MeanOfOnes(NUM_FEATURES, NUM_CLASSES)
+    whole = estimated(full_batch, [torch.arange(80)], model_estimate(model, CPU, NUM_FEATURES))
+    planner = BudgetPartitioning("locality", whole.peak * 2 // 3, NUM_FEATURES)
+    source, loader = FixedFullBatches([full_batch]), DeviceLoader(features, labels, CPU)
+    trainer = MicroBatchTrainer(source, planner, loader, seed=0, num_epochs=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first, second = (trainer.train_epoch(model, optimizer, 0, epoch) for epoch in range(2))
+    assert len(first.batches) == len(second.batches) > 1
+    assert first.estimated_peak_bytes == second.estimated_peak_bytes <= whole.peak * 2 // 3
+
+
+def test_stored_parts_train_to_the_same_numbers(tmp_path: Path) -> None:
+    full_batches = [neighbourhoods([300, 150, 80], max_degree=5, seed=seed) for seed in range(4)]
+    features, labels = random_nodes(full_batches[0], torch.float32)
+
+    def losses(planner: Planner, num_batches: int, store: StoredTensors | None) -> list[float]:
+        torch.manual_seed(0)
+        model = GraphSAGE(NUM_FEATURES, 16, NUM_CLASSES, 2, dropout=0.5)
+        optimizer = torch.optim.Adam(model.parameters())
+        source, loader = FixedFullBatches(full_batches[:num_batches]), DeviceLoader(features, labels, CPU)
+        trainer = MicroBatchTrainer(source, planner, loader, 0, 3, store)
+        return [trainer.train_epoch(model, optimizer, 0, epoch).loss for epoch in range(3)]
+
+    budget = (
+        3
+        * model_estimate(GraphSAGE(NUM_FEATURES, 16, NUM_CLASSES, 2), CPU)(MicroBatch(full_batches[0].blocks)).peak
+        // 5
+    )
+    for method, num_batches in itertools.product(["locality", "REG"], [1, 2]):
+        store = StoredTensors(tmp_path, {"num_batches": num_batches})
+        for new_planner in (
+            lambda method=method: Partitioning(method, 4, 1, "REG"),
+            lambda method=method: BudgetPartitioning(method, budget),
+        ):
+            expected = losses(new_planner(), num_batches, None)
+            assert losses(new_planner(), num_batches, store) == expected
+            assert losses(new_planner(), num_batches, store) == expected

@@ -20,6 +20,7 @@ from betty.datasets import graph_fingerprint, load_dataset
 from betty.full_batch.manifest import Recipe, StoredFile
 from betty.full_batch.sampling import SampledFullBatches
 from betty.full_batch.store import FullBatchWriter
+from betty.micro_batch_train.locality_order import stored_order
 from betty.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def store_full_batches(
     num_epochs: int,
     root: Path,
 ) -> None:
-    """Sample and store what is not stored yet of the first epochs of a data set's training nodes.
+    """Sample and store what is not stored yet of the first epochs of a data set's training nodes, and their order.
 
     Raises:
         BettyError: the data set cannot be loaded, or the full batches cannot be written.
@@ -81,6 +82,7 @@ def store_full_batches(
     ]
     _log_speed(written, time.perf_counter() - started)
     _log_sizes(writer.files, writer.folder)
+    stored_order(dataset, root, seed)
 
 
 def _log_speed(files: Sequence[StoredFile], seconds: float) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -21,6 +22,9 @@ CPU = torch.device("cpu")
 
 # By device, of the meter that runs there: a second one would take away the first one's numbers.
 _events_of_running: dict[torch.device, list[AllocatorEvent]] = {}
+
+# Whether the thread is inside of uncounted; threads that it starts do not know by themselves.
+_is_uncounted: ContextVar[bool] = ContextVar("is_uncounted", default=False)
 
 
 class PeakMemory:
@@ -108,13 +112,16 @@ def uncounted() -> Iterator[None]:
     """Leave out of a running meter of the CPU what this thread allocates inside, work of the host that is not measured.
 
     What is allocated inside should not be freed while the meter runs, nor the other way round, unless it is small.
+    Work that is handed to other threads by way of :func:`counted` inside is left out as well.
     """
     events = _events_of_running.get(CPU)
-    if events is None or not torch.autograd._profiler_enabled():
-        yield
-        return
-    with paused(events):
-        yield
+    is_counting = events is not None and torch.autograd._profiler_enabled()
+    before = _is_uncounted.set(True)
+    try:
+        with paused(events) if is_counting else nullcontext():
+            yield
+    finally:
+        _is_uncounted.reset(before)
 
 
 def counted(work: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -124,8 +131,10 @@ def counted(work: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         work: to be called in another thread; counts if a :class:`PeakMemory` runs from before each call until its end.
 
     Returns:
-        The same work.
+        The same work; inside of :func:`uncounted` as it is.
     """
+    if _is_uncounted.get():
+        return work
 
     @functools.wraps(work)
     def counted_work(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

@@ -51,7 +51,7 @@ class HypergraphParts:
     def __call__(self, num_parts: int) -> Tensor:
         """Parts of the same memory that load little twice: the part of each output node, int64 ``[num_outputs]``."""
         by_locality = self._by_locality(num_parts)
-        hypergraph = self._outputs.hypergraph_for(num_parts)
+        hypergraph = self._outputs.hypergraph
         if not hypergraph.counts.any():
             # Nothing is shared that is loaded.
             return by_locality
@@ -73,8 +73,9 @@ class HypergraphParts:
         part = refined_in_groups(hypergraph, part, num_parts, ROUNDS, random, TEMPERATURE, factors)
         if not outputs.has_estimate:
             return part
-        factors = outputs.factors(part, num_parts)
-        return refined_in_groups(hypergraph, part, num_parts, ROUNDS_AGAIN, random, 0.0, factors)
+        return refined_in_groups(
+            hypergraph, part, num_parts, ROUNDS_AGAIN, random, 0.0, outputs.factors(part, num_parts)
+        )
 
 
 def _smallest_nets(hypergraph: OutputHypergraph, max_pins: int) -> tuple[csr_array, NDArray[np.float64]]:

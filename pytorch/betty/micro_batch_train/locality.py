@@ -50,18 +50,16 @@ def _shared_needs(needs: csr_array) -> csr_array:
     num_sharing = np.bincount(needs.indices, minlength=needs.shape[1])
     bound = min(MAX_SHARING, _largest_sharing(num_sharing))
     is_counted = (num_sharing > 1) & (num_sharing <= bound)
-    weights = np.where(is_counted, WEIGHT_OF_NODE / np.maximum(num_sharing - 1, 1), 0)
+    # Whole numbers, whose sums are exact: both weights of a pair are the same.
+    weights = np.rint(WEIGHT_OF_NODE / np.maximum(num_sharing - 1, 1)).astype(np.float32)
     kept = np.flatnonzero(is_counted[needs.indices])
     rows = np.searchsorted(kept, needs.indptr)
     columns = needs.indices[kept]
-    roots = np.sqrt(weights[columns]).astype(np.float32)
-    half = csr_array((roots, columns, rows), shape=needs.shape)
-    # So that both weights of a pair are the same sum in the same order, and round alike.
-    half.sort_indices()
-    graph = half @ half.T
+    weighted = csr_array((weights[columns], columns, rows), shape=needs.shape)
+    ones = csr_array((np.ones(columns.size, dtype=np.float32), columns, rows), shape=needs.shape)
+    graph = weighted @ ones.T
     graph.setdiag(0)
     graph.eliminate_zeros()
-    graph.data = np.maximum(np.rint(graph.data), 1)
     return graph
 
 

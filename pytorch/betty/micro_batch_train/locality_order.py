@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, eye_array
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, get_index_dtype
 from torch import Tensor
 
 from betty.datasets import Dataset, graph_fingerprint
@@ -55,10 +57,12 @@ def stored_order(dataset: Dataset, root: Path, seed: int) -> LocalityOrder:
     store = StoredTensors(root / re.sub(r"[^\w-]", "_", dataset.name), {"graph": graph, "node_ids": node_ids})
     leaves = store.load(NAME, {"seed": seed})
     if leaves is None or leaves.numel() != dataset.train_ids.numel():
-        logger.info("making the locality order of %s output nodes, once", f"{dataset.train_ids.numel():,}")
+        logger.info("making the locality order of %s training nodes, once", f"{dataset.train_ids.numel():,}")
+        started = time.perf_counter()
         needs = neighbourhoods(dataset.graph, dataset.train_ids)
         leaves = torch.from_numpy(locality_leaves(needs, derive_seed(seed, "partition"))).int()
         store.save(NAME, {"seed": seed}, leaves)
+        logger.info("made the locality order in %.1f s", time.perf_counter() - started)
     return LocalityOrder(dataset.train_ids, leaves.long(), dataset.graph.num_nodes())
 
 
@@ -70,10 +74,13 @@ def neighbourhoods(graph: dgl.DGLGraph, node_ids: Tensor) -> csr_array:
     starts = np.zeros(rows.size + 1, dtype=np.int64)
     np.cumsum(degrees, out=starts[1:])
     positions = np.arange(starts[-1]) + np.repeat(indptr[rows] - starts[:-1], degrees)
-    columns = indices[positions].astype(np.int32)
-    shape = (rows.size, graph.num_nodes())
-    needs = csr_array((np.ones(columns.size, dtype=np.float32), columns, starts.astype(np.int32)), shape=shape)
-    own = eye_array(graph.num_nodes(), dtype=np.float32, format="csr")[rows]
-    needs = needs + own
+    neighbours = _rows_of_ones(indices[positions], starts, graph.num_nodes())
+    needs = neighbours + _rows_of_ones(rows, np.arange(rows.size + 1), graph.num_nodes())
     needs.data.fill(1)
     return needs
+
+
+def _rows_of_ones(columns: NDArray, starts: NDArray, num_columns: int) -> csr_array:
+    index = get_index_dtype(maxval=max(columns.size, num_columns))
+    ones = np.ones(columns.size, dtype=np.float32)
+    return csr_array((ones, columns.astype(index), starts.astype(index)), shape=(starts.size - 1, num_columns))

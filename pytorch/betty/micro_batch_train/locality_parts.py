@@ -38,7 +38,7 @@ class LocalityParts:
 
     def _parts(self, num_parts: int) -> NDArray[np.int64]:
         outputs, leaves = self._outputs, self._outputs.leaves
-        hypergraph = outputs.hypergraph_for(num_parts)
+        hypergraph = outputs.hypergraph
         random = np.random.default_rng(derive_seed(outputs.seed, "refinement", num_parts))
         num_leaves = int(leaves.max()) + 1
         if num_leaves >= LEAVES_PER_PART * num_parts:

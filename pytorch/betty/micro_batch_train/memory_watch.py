@@ -29,6 +29,10 @@ class MemoryWatch:
         self.peak = 0
         """Bytes, the largest need so far."""
 
+    def begin(self) -> None:
+        """Take notice that nothing is on the device before the next micro-batch."""
+        self._before = None
+
     def __call__(self, micro_batch: MicroBatch) -> None:
         """Take notice of the next micro-batch.
 
@@ -41,8 +45,6 @@ class MemoryWatch:
         if self._before is not None:
             need = max(need, self._before.peak + estimate.loaded)
         if self._limit is not None and need > self._limit and micro_batch.output_ids.numel() > 1:
-            # It is not loaded: nothing of it is beside the next one.
-            self._before = None
             raise OverBudgetError(f"{size_text(need)} where {size_text(self._limit)} are allowed")
         self.peak = max(self.peak, need)
         self._before = estimate

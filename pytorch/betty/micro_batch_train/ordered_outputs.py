@@ -23,9 +23,9 @@ from betty.micro_batch_train.memory_weights import (
 from betty.micro_batch_train.output_hypergraph import OutputHypergraph, output_hypergraph, sources_of
 from betty.seeds import derive_seed
 
-SAMPLE_LENGTHS = (0.6, 1.0, 1.5)
+SAMPLE_LENGTHS = (1 / 4, 1 / 12, 1 / 36)
 SAMPLE_PLACES = 3
-"""Runs of the order to estimate for the weights of memory: so many times a part's length, at so many places."""
+"""Runs of the order to estimate for the weights of memory: such shares of the output nodes, at so many places."""
 
 
 class OrderedOutputs:
@@ -51,7 +51,6 @@ class OrderedOutputs:
         self._full_batch = full_batch
         self._estimate = estimate
         self._given_leaves = leaves
-        self._hypergraph: OutputHypergraph | None = None
 
     @cached_property
     def leaves(self) -> NDArray[np.int64]:
@@ -67,16 +66,14 @@ class OrderedOutputs:
 
     def segments(self, num_segments: int) -> NDArray[np.int64]:
         """The order in runs of about the same memory: the run of each output node, int64 ``[num_outputs]``."""
-        hypergraph = self.hypergraph_for(num_segments)
         segment = np.empty(self.order.size, dtype=np.int64)
-        segment[self.order] = even_runs(shares(hypergraph)[self.order], num_segments)
+        segment[self.order] = even_runs(shares(self.hypergraph)[self.order], num_segments)
         return segment
 
-    def hypergraph_for(self, num_parts: int) -> OutputHypergraph:
-        """The hypergraph, with weights that are right for about so many parts when it is made."""
-        if self._hypergraph is None:
-            self._hypergraph = output_hypergraph(self._full_batch, self._weights(num_parts), self.seed)
-        return self._hypergraph
+    @cached_property
+    def hypergraph(self) -> OutputHypergraph:
+        """What the output nodes share, with the memory of each."""
+        return output_hypergraph(self._full_batch, self._weights(), self.seed)
 
     def factors(self, part: NDArray[np.int64], num_parts: int) -> NDArray[np.float64]:
         """By how much more each part takes, by the estimate, than the hypergraph says, in relation to the others.
@@ -91,7 +88,7 @@ class OrderedOutputs:
         if self._estimate is None:
             return np.ones(num_parts)
         positions = np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=num_parts))[:-1])
-        loads = self.hypergraph_for(num_parts).part_loads(part, num_parts)
+        loads = self.hypergraph.part_loads(part, num_parts)
         # Of an empty part, or of nodes that all weigh nothing, there is nothing to correct.
         known = np.flatnonzero(loads > 0)
         _, estimates = self._estimated([positions[number] for number in known])
@@ -100,13 +97,13 @@ class OrderedOutputs:
         in_relation[known] = factors / np.median(factors)
         return in_relation
 
-    def _weights(self, num_parts: int) -> MemoryWeights:
+    def _weights(self) -> MemoryWeights:
         if not self.has_estimate:
             return even_weights(self._full_batch)
         order, num_outputs = self.order, self.order.size
-        lengths = [min(num_outputs, max(1, round(times * num_outputs / num_parts))) for times in SAMPLE_LENGTHS]
+        lengths = [max(1, round(share * num_outputs)) for share in SAMPLE_LENGTHS]
         starts = [
-            (length, (num_outputs - length) * place // SAMPLE_PLACES)
+            (length, (num_outputs - length) * place // (SAMPLE_PLACES - 1))
             for length in lengths
             for place in range(SAMPLE_PLACES)
         ]

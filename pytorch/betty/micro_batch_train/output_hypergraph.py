@@ -78,12 +78,7 @@ class OutputHypergraph:
         return self._touched(part_of_vertex, num_parts) @ self.loads + own_loads
 
     def copies(self, part_of_vertex: NDArray[np.int64], num_parts: int) -> float:
-        """Input nodes of several output nodes that all parts load together, one copy for each part.
-
-        Args:
-            part_of_vertex: int64 ``[num_outputs]``, the part of each.
-            num_parts: how many there are.
-        """
+        """Input nodes of several output nodes that all parts load together, one copy for each part."""
         return float((self._touched(part_of_vertex, num_parts) @ self.counts).sum())
 
     def _touched(self, part_of_vertex: NDArray[np.int64], num_parts: int) -> csr_array:
@@ -95,8 +90,11 @@ class OutputHypergraph:
         return nets
 
     def of(self, outputs: NDArray[np.int64]) -> OutputHypergraph:
-        """The hypergraph of some of the output nodes, by their positions, int64 ``[num_some]``."""
-        return OutputHypergraph(self.nets[outputs], self.loads, self.counts, self.own_loads[outputs])
+        """The hypergraph of some of the output nodes, by their positions, int64 ``[num_some]``.
+
+        Its nets are those that several of these share; the others are part of what an output node takes alone.
+        """
+        return _with_nets_of_several([self.nets[outputs]], self.loads, self.counts, self.own_loads[outputs])
 
 
 def output_hypergraph(full_batch: FullBatch, weights: MemoryWeights, seed: int) -> OutputHypergraph:

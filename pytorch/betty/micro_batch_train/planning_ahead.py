@@ -13,7 +13,7 @@ from torch import nn
 
 from betty.blocks import FullBatch, MicroBatch
 from betty.full_batch import FullBatchSource
-from betty.memory import states_its_memory
+from betty.memory import states_its_memory, uncounted
 from betty.micro_batch_train.graph_partitioner import positions_by_part
 from betty.micro_batch_train.plan import MicroBatchPlan, model_estimate
 from betty.micro_batch_train.stored_parts import StoredTensors, part_of_output
@@ -79,7 +79,7 @@ class PlanningAhead:
     """Yields the full batches of a training with their plans; a background thread makes the next one meanwhile.
 
     Where the parts of a full batch serve every epoch, they are those of the first epoch, made once. Where there is a
-    store, they are kept there for later trainings.
+    store and the model states its memory, they are kept there for later trainings.
 
     Args:
         full_batches: of every epoch.
@@ -134,6 +134,10 @@ class PlanningAhead:
         self._pending = (position, self._background.submit(self._make, model, *position))
 
     def _make(self, model: nn.Module, run: int, epoch: int, batch: int) -> PlannedBatch:
+        with uncounted():  # what the host does for any device, and hands to other threads
+            return self._sample_and_plan(model, run, epoch, batch)
+
+    def _sample_and_plan(self, model: nn.Module, run: int, epoch: int, batch: int) -> PlannedBatch:
         start = time.perf_counter()
         full_batch = self._full_batches.load(epoch, batch)
         sampled = time.perf_counter()
@@ -151,7 +155,8 @@ class PlanningAhead:
 
     def _plan(self, full_batch: FullBatch, model: nn.Module, run: int, epoch: int, batch: int) -> MicroBatchPlan:
         seed = partition_seed(self._seed, run, epoch, batch)
-        if self._store is None:
+        if self._store is None or not states_its_memory(model):
+            # A plan depends on the model, and nothing but its estimate tells it from others.
             return self._planner.plan(full_batch, model, seed, self._device)
         settings = self._planner.settings
         key = {**settings, "seed": seed, "epoch": epoch, "batch": batch, "takes": self._takes(full_batch, model)}
@@ -163,8 +168,6 @@ class PlanningAhead:
         self._store.save(name, key, part_of_output(plan.parts))
         return plan
 
-    def _takes(self, full_batch: FullBatch, model: nn.Module) -> dict[str, int] | None:
+    def _takes(self, full_batch: FullBatch, model: nn.Module) -> dict[str, int]:
         """What the whole full batch would take, which tells models apart as far as a plan does."""
-        if not states_its_memory(model):
-            return None
         return asdict(model_estimate(model, self._device)(MicroBatch(full_batch.blocks)))

@@ -131,34 +131,6 @@ def refined(
     return parts.part_of if (parts.loads * factors).max() < least else best
 
 
-def refined_in_groups(
-    hypergraph: OutputHypergraph,
-    part: NDArray[np.int64],
-    num_parts: int,
-    num_rounds: int,
-    random: np.random.Generator,
-    temperature: float,
-    factors: NDArray[np.float64] | None = None,
-) -> NDArray[np.int64]:
-    """Refine groups of neighbouring parts, no more of them at once than :data:`PARTS_AT_ONCE`.
-
-    Args and result as for :func:`~betty.micro_batch_train.refinement.refined`; without ``factors`` all are 1.
-    """
-    factors = np.ones(num_parts) if factors is None else factors
-    num_groups = -(-num_parts // PARTS_AT_ONCE)
-    if num_groups == 1:
-        return refined(hypergraph, part, num_parts, num_rounds, random, temperature, factors)
-    part = part.copy()
-    bounds = np.arange(num_groups + 1) * num_parts // num_groups
-    for first, end in pairwise(bounds):
-        members = np.flatnonzero((part >= first) & (part < end))
-        group = hypergraph.of(members)
-        part[members] = first + refined(
-            group, part[members] - first, int(end - first), num_rounds, random, temperature, factors[first:end]
-        )
-    return part
-
-
 def _price_unit(hypergraph: OutputHypergraph, parts: _Parts) -> float:
     """Memory in input nodes: all of it weighs as much as all copies of input nodes."""
     # Not by BLAS, whose threads would round in another order.
@@ -240,6 +212,34 @@ def _bounded(
     added_load -= _loads_there(moves.nets, parts.touches, moves.to, hypergraph.loads)
     room = np.maximum(mean - takes, 0) + LARGEST_STEP * mean
     return moves.of(np.flatnonzero(_within(moves.to, added_load, room)))
+
+
+def refined_in_groups(
+    hypergraph: OutputHypergraph,
+    part: NDArray[np.int64],
+    num_parts: int,
+    num_rounds: int,
+    random: np.random.Generator,
+    temperature: float,
+    factors: NDArray[np.float64] | None = None,
+) -> NDArray[np.int64]:
+    """Refine groups of neighbouring parts, no more of them at once than :data:`PARTS_AT_ONCE`.
+
+    Args and result as for :func:`refined`; without ``factors`` all are 1.
+    """
+    factors = np.ones(num_parts) if factors is None else factors
+    num_groups = -(-num_parts // PARTS_AT_ONCE)
+    if num_groups == 1:
+        return refined(hypergraph, part, num_parts, num_rounds, random, temperature, factors)
+    part = part.copy()
+    bounds = np.arange(num_groups + 1) * num_parts // num_groups
+    for first, end in pairwise(bounds):
+        members = np.flatnonzero((part >= first) & (part < end))
+        group = hypergraph.of(members)
+        part[members] = first + refined(
+            group, part[members] - first, int(end - first), num_rounds, random, temperature, factors[first:end]
+        )
+    return part
 
 
 def _freed(

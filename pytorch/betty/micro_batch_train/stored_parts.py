@@ -45,9 +45,9 @@ class StoredTensors:
             key: what JSON can hold.
         """
         text, path = self._key(name, key)
-        if not path.exists():
-            return None
         try:
+            if not path.exists():
+                return None
             with safe_open(path, framework="pt", device="cpu") as content:
                 metadata = content.metadata() or {}
                 # Not a view of the file, which could be cut short later.

@@ -91,7 +91,7 @@ class StepRecord:
         split_s: that cutting micro-batches took.
         transfer_s: that bringing them to the device took.
         batches: what was trained on.
-        num_shortages: how often a micro-batch ran out of memory.
+        num_shortages: how often a micro-batch was split because it ran out of memory.
     """
 
     loss: float
@@ -139,18 +139,23 @@ def accumulate_gradients(
         BettyError: the parts overlap or leave out output nodes, or a single output node does not fit on the device.
     """
     loader = MicroBatchLoader(full_batch, parts, device_loader, watch)
+
+    def train(parts: Sequence[Tensor]) -> tuple[list[StepRecord], bool]:
+        if watch is not None:
+            watch.begin()
+        return _train_while_memory_lasts(model, loader.load(parts), num_outputs)
+
     device, num_outputs = device_loader.device, full_batch.output_ids.numel()
     waiting, steps = list(parts), []
     num_shortages = 0
     while waiting:
-        trained, is_over_budget = _train_while_memory_lasts(model, loader.load(waiting), num_outputs)
+        trained, is_over_budget = train(waiting)
         steps += trained
         del waiting[: len(trained)]
         if waiting and is_over_budget:
             logger.info("micro-batch %d is over the budget with what this epoch sampled: split in two", len(steps) + 1)
             waiting[:1] = halves(full_batch, waiting[0])
         elif waiting:
-            num_shortages += 1
             _empty_cache(device)
             part = waiting.pop(0)
             remedy = "split in two" if part.numel() > 1 else "tried again alone"
@@ -158,8 +163,9 @@ def accumulate_gradients(
             message = "micro-batch %d of %d, output nodes: %d, ran out of memory on %s: %s"
             logger.warning(message, number, of, part.numel(), device, remedy)
             if part.numel() > 1:
+                num_shortages += 1
                 waiting = halves(full_batch, part) + waiting
-            elif alone := _train_while_memory_lasts(model, loader.load([part]), num_outputs)[0]:
+            elif alone := train([part])[0]:
                 steps += alone
             else:
                 raise BettyError(
@@ -281,4 +287,4 @@ class MicroBatchTrainer:
         if plan.estimates or (plan.memory_budget is None and not states_its_memory(model)):
             return None
         limit = None if plan.memory_budget is None else int(plan.memory_budget * (1 - MARGIN))
-        return MemoryWatch(model_estimate(model, self._device_loader.device), limit)
+        return MemoryWatch(model_estimate(model, self._device_loader.device, self._device_loader.num_features), limit)
