@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from betty import BettyError, FullBatch, GraphSAGE, MicroBatchPlan
+from betty import BettyError, FullBatch, GraphSAGE, MicroBatch, MicroBatchPlan
+from betty.micro_batch_train.plan import model_estimate
 from betty.micro_batch_train.planner import BudgetPartitioning
 from betty.micro_batch_train.planning_ahead import PlannedBatch, PlanningAhead, partition_seed
 from betty.micro_batch_train.stored_parts import StoredTensors
@@ -181,13 +182,15 @@ def test_they_are_those_of_the_first_epoch_wherever_training_begins(planner) -> 
 
 
 def test_estimates_are_those_of_the_first_epoch_alone() -> None:
-    planned = ahead(EveryEpochAnother(), BudgetPartitioning("locality", 20_000), 3)
+    source = EveryEpochAnother()
+    budget = model_estimate(MODEL, CPU)(MicroBatch(source.load(0, 0).blocks)).peak - 1
+    planned = ahead(source, BudgetPartitioning("locality", budget), 3)
     first, *later = all_of(planned, 0, 3)
     assert len(first.plan.estimates) == len(first.plan.parts) > 1
     assert [(other.plan.estimates, other.plan.micro_batches, other.plan.peak) for other in later] == [
         ([], [], None)
     ] * 2
-    assert [other.plan.memory_budget for other in later] == [20_000] * 2
+    assert [other.plan.memory_budget for other in later] == [budget] * 2
 
 
 def test_several_full_batches_of_an_epoch_have_plans_of_their_own_whatever_the_planner_says() -> None:
@@ -239,14 +242,14 @@ def test_a_training_that_begins_later_finds_the_parts_of_the_first_epoch(tmp_pat
     assert {str(listed(planned)) for planned in found} == {str(listed(made))}
 
 
-BUDGET = {"method": "locality", "memory_budget": 20_000}
+BUDGET = {"method": "locality", "memory_budget": 16_000}
 NUMBER = {"method": "REG", "num_parts": 4, "num_re_partition": 1, "re_partition_method": "REG"}
 
 
 @pytest.mark.parametrize(
     ("kind", "settings", "changed"),
     [
-        (BudgetPartitioning, BUDGET, {"memory_budget": 18_000}),
+        (BudgetPartitioning, BUDGET, {"memory_budget": 15_000}),
         (BudgetPartitioning, BUDGET, {"method": "REG"}),
         (BudgetPartitioning, BUDGET, {"reg_max_degree": 3}),
         (Partitioning, NUMBER, {"num_parts": 5}),
@@ -263,7 +266,7 @@ def test_other_settings_do_not_find_the_parts(tmp_path: Path, kind: type, settin
 
 def test_another_model_or_seed_does_not_find_them_and_a_planner_that_left_room_neither(tmp_path: Path) -> None:
     def files_after(model: nn.Module, seed: int, shortages: int) -> int:
-        planner = BudgetPartitioning("locality", 20_000)
+        planner = BudgetPartitioning("locality", 16_000)
         planned = PlanningAhead(EveryEpochAnother(), planner, CPU, seed, 1, stored(tmp_path))
         for _ in range(shortages):
             planned.leave_more_room(5)
