@@ -119,7 +119,7 @@ def memory_budget(flags: argparse.Namespace) -> int | None:
     if flags.memory_budget is None:
         return None
     budget = available_memory(flags.device) if flags.memory_budget == AUTO else flags.memory_budget
-    logger.info("as many micro-batches as %s of memory ask for", size_text(budget))
+    logger.info("as few micro-batches as fit %s of memory", size_text(budget))
     return budget
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from betty.micro_batch_train.kahypar import minimum_connectivity
+from betty.micro_batch_train.kahypar import MAX_PARTS, minimum_connectivity
 from betty.micro_batch_train.locality_parts import LocalityParts
 from betty.micro_batch_train.ordered_outputs import OrderedOutputs, shares_within
 from betty.micro_batch_train.output_hypergraph import OutputHypergraph
@@ -52,8 +52,8 @@ class HypergraphParts:
         """Parts of the same memory that load little twice: the part of each output node, int64 ``[num_outputs]``."""
         by_locality = self._by_locality(num_parts)
         hypergraph = self._outputs.hypergraph
-        if not hypergraph.counts.any():
-            # Nothing is shared that is loaded.
+        if num_parts > MAX_PARTS or not hypergraph.counts.any():
+            # Too many for Mt-KaHyPar, or nothing is shared that is loaded.
             return by_locality
         by_connectivity = self._by_connectivity(hypergraph, by_locality.numpy(), num_parts)
         # Where most nets had to be left out, they may tell less than the order does.

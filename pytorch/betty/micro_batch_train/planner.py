@@ -235,8 +235,18 @@ class BudgetPartitioning:
             "reg_max_degree": self._reg_max_degree,
         }
 
-    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
-        """The micro-batches of a full batch, as few as fit."""
+    def plan(
+        self,
+        full_batch: FullBatch,
+        model: nn.Module,
+        seed: int,
+        device: torch.device,
+        others: Sequence[FullBatch] = (),
+    ) -> MicroBatchPlan:
+        """The micro-batches of a full batch, as few as fit.
+
+        Where the same parts take more of the other full batches than the budget allows, they are made for less.
+        """
         estimate = model_estimate(model, device, self._num_features)
         leaves = self._leaves_of(full_batch.output_ids) if self._leaves_of else None
         problem = PartitionProblem(full_batch, seed, estimate, leaves, self._reg_max_degree)
@@ -248,6 +258,8 @@ class BudgetPartitioning:
             optimizer_step=estimate_optimizer_step(model, device=device),
             margin=MARGIN + (SAMPLING_MARGIN if self.serves_every_epoch else 0.0),
         )
+        if others:
+            plan = partial(_plan_for_all, plan, others, estimate)
         if self._share < 1:
             try:
                 return plan(memory_budget=int(self._memory_budget * self._share))
@@ -261,6 +273,24 @@ class BudgetPartitioning:
         """Plan with less than before from now on: the device ran out of memory."""
         self._share *= ROOM_AFTER_NOTICE
         logger.info("planning with %s of memory from now on", size_text(self._memory_budget * self._share))
+
+
+def _plan_for_all(
+    plan: Callable[..., MicroBatchPlan], others: Sequence[FullBatch], estimate: Estimate, memory_budget: int
+) -> MicroBatchPlan:
+    """A plan whose parts fit in other full batches of the same output nodes, too, or nearly so."""
+    made = plan(memory_budget=memory_budget)
+    if len(made.parts) < 2:
+        return made
+    limit = memory_budget * (1 - MARGIN)
+    peak = max(estimated(other, made.parts, estimate).peak for other in others)
+    if peak > limit:
+        try:
+            made = plan(memory_budget=int(memory_budget * limit / peak))
+        except BettyError:
+            # The parts that are too large then will be split, each time.
+            logger.info("no smaller parts for the samples of other epochs")
+    return replace(made, memory_budget=memory_budget)
 
 
 def _guess(one_of_several: MemoryEstimate, memory_budget: int) -> int:

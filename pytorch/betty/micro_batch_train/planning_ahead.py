@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
@@ -19,6 +20,8 @@ from betty.micro_batch_train.plan import MicroBatchPlan, model_estimate
 from betty.micro_batch_train.stored_parts import StoredTensors, part_of_output
 from betty.seeds import derive_seed
 
+logger = logging.getLogger(__name__)
+
 
 class Planner(Protocol):
     """Decides on the micro-batches of every full batch."""
@@ -33,7 +36,14 @@ class Planner(Protocol):
         """What a plan depends on beside the full batch, the model and the seed, as JSON can hold it."""
         ...
 
-    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
+    def plan(
+        self,
+        full_batch: FullBatch,
+        model: nn.Module,
+        seed: int,
+        device: torch.device,
+        others: Sequence[FullBatch] = (),
+    ) -> MicroBatchPlan:
         """The micro-batches of a full batch, in the order in which to train on them.
 
         Args:
@@ -41,6 +51,7 @@ class Planner(Protocol):
             model: to be trained on it.
             seed: the same seed gives the same plan.
             device: where to train.
+            others: full batches of the same output nodes, in their order, that the plan is to serve, too.
         """
         ...
 
@@ -145,7 +156,8 @@ class PlanningAhead:
             plan = self._plan(full_batch, model, run, epoch, batch)
         elif self._kept is None:
             first = full_batch if epoch == 0 else self._full_batches.load(0, 0)
-            plan = self._plan(first, model, 0, 0, 0)
+            logger.info("making the parts that serve every epoch")
+            plan = self._plan(first, model, 0, 0, 0, self._others())
             # The estimates are of the first epoch's blocks.
             self._kept = replace(plan, micro_batches=[], estimates=[])
             plan = plan if epoch == 0 else self._kept
@@ -153,18 +165,33 @@ class PlanningAhead:
             plan = self._kept
         return PlannedBatch(full_batch, plan, sampled - start, time.perf_counter() - sampled)
 
-    def _plan(self, full_batch: FullBatch, model: nn.Module, run: int, epoch: int, batch: int) -> MicroBatchPlan:
+    def _others(self) -> list[FullBatch]:
+        """A sample of another epoch, which tells how far samples differ; none where there is one epoch."""
+        return [self._full_batches.load(1, 0)] if self._num_epochs > 1 else []
+
+    def _plan(
+        self,
+        full_batch: FullBatch,
+        model: nn.Module,
+        run: int,
+        epoch: int,
+        batch: int,
+        others: Sequence[FullBatch] = (),
+    ) -> MicroBatchPlan:
         seed = partition_seed(self._seed, run, epoch, batch)
         if self._store is None or not states_its_memory(model):
             # A plan depends on the model, and nothing but its estimate tells it from others.
-            return self._planner.plan(full_batch, model, seed, self._device)
+            return self._planner.plan(full_batch, model, seed, self._device, others)
         settings = self._planner.settings
         key = {**settings, "seed": seed, "epoch": epoch, "batch": batch, "takes": self._takes(full_batch, model)}
+        if others:
+            key["serves_epochs"] = 2
         name = f"parts-{settings['method']}"
         stored = self._store.load(name, key)
         if stored is not None and stored.numel() == full_batch.output_ids.numel():
+            logger.info("found the parts of epoch %d in %s", epoch, self._store.folder)
             return MicroBatchPlan(positions_by_part(stored.long()), [], [], settings.get("memory_budget"))
-        plan = self._planner.plan(full_batch, model, seed, self._device)
+        plan = self._planner.plan(full_batch, model, seed, self._device, others)
         self._store.save(name, key, part_of_output(plan.parts))
         return plan
 

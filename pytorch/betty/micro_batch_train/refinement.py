@@ -17,6 +17,9 @@ LARGEST_STEP = 0.03
 FIRST_PULL, LAST_PULL = 2.0, 40.0
 """By how much memory gets dearer in a part that takes more than the mean, in multiples of its excess."""
 
+EVENING_PULL = 150.0
+"""The same where no losses are allowed: what is left to do is to even out."""
+
 PRICE_OF_MEMORY = 0.1
 """What memory costs in a part that takes the mean, when all copies of input nodes cost as much as their number."""
 
@@ -120,10 +123,11 @@ def refined(
     least, best = np.inf, parts.part_of
     for round_number in range(num_rounds):
         progress = round_number / num_rounds
+        pull = FIRST_PULL + (LAST_PULL - FIRST_PULL) * progress if temperature > 0 else EVENING_PULL
         takes = parts.loads * factors
         if takes.max() < least:
             least, best = takes.max(), parts.part_of.copy()
-        offers = _offers(hypergraph, parts, _half(takes, random), unit * _prices(takes, progress))
+        offers = _offers(hypergraph, parts, _half(takes, random), unit * _prices(takes, pull))
         largest_loss = temperature * max(0.0, 1 - progress / COLD_FROM) ** 2 * mean_count
         accepted = np.flatnonzero(offers.gain > -largest_loss * random.random(offers.gain.size) ** 2)
         moves = _bounded(offers, accepted, hypergraph, parts, takes)
@@ -139,9 +143,8 @@ def _price_unit(hypergraph: OutputHypergraph, parts: _Parts) -> float:
     return max(copies, 1.0) / memory if memory > 0 else 0.0
 
 
-def _prices(takes: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
-    """What memory costs in every part, float64 ``[num_parts]``, after a share of the rounds."""
-    pull = FIRST_PULL + (LAST_PULL - FIRST_PULL) * progress
+def _prices(takes: NDArray[np.float64], pull: float) -> NDArray[np.float64]:
+    """What memory costs in every part, float64 ``[num_parts]``."""
     excess = takes / max(takes.mean(), np.finfo(np.float64).tiny) - 1
     return np.maximum(PRICE_OF_MEMORY + pull * excess, CHEAPEST * PRICE_OF_MEMORY)
 

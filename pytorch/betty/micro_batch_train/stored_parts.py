@@ -34,7 +34,7 @@ class StoredTensors:
     """
 
     def __init__(self, folder: Path, common: Mapping[str, object]) -> None:
-        self._folder = folder
+        self.folder = folder
         self._common = common
 
     def load(self, name: str, key: Mapping[str, object]) -> Tensor | None:
@@ -65,7 +65,7 @@ class StoredTensors:
         text, path = self._key(name, key)
         content = save({"values": tensor}, metadata={"key": text, "sha256": tensor_fingerprint(tensor)})
         try:
-            with locked(self._folder), whole_file(path) as partial:
+            with locked(self.folder), whole_file(path) as partial:
                 partial.write_bytes(content)
         except OSError as error:
             logger.warning("%s cannot be written (%s); it has to be made again", path, error.strerror or error)
@@ -73,7 +73,7 @@ class StoredTensors:
     def _key(self, name: str, key: Mapping[str, object]) -> tuple[str, Path]:
         text = json.dumps({"format_version": FORMAT_VERSION, **self._common, **key}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return text, self._folder / f"{name}_{digest}.safetensors"
+        return text, self.folder / f"{name}_{digest}.safetensors"
 
 
 def part_of_output(parts: Sequence[Tensor]) -> Tensor:

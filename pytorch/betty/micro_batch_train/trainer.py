@@ -68,7 +68,14 @@ class Partitioning:
         """What a plan depends on beside the full batch, the model and the seed."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "leaves_of"}
 
-    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
+    def plan(
+        self,
+        full_batch: FullBatch,
+        model: nn.Module,
+        seed: int,
+        device: torch.device,
+        others: Sequence[FullBatch] = (),
+    ) -> MicroBatchPlan:
         """So many parts, which are even in memory with methods that can make them so where that takes no dry run."""
         estimate = model_estimate(model, device) if states_its_memory(model) else None
         leaves = self.leaves_of(full_batch.output_ids) if self.leaves_of else None
@@ -193,8 +200,9 @@ def _train_while_memory_lasts(
                 steps.append(_train(model, loaded, num_outputs))
                 # Now, and not by the next one taking its name: the one after that is loaded from then on.
                 del loaded
-        except OverBudgetError:
+        except OverBudgetError as error:
             is_over_budget = True
+            let_go(error)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
