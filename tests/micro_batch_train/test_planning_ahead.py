@@ -1,6 +1,6 @@
 """The next full batch is planned beside the training, and what is kept are the parts of the first epoch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event, current_thread
 
@@ -54,7 +54,14 @@ class NotedPlanner:
     def settings(self) -> Mapping[str, object]:
         return {"method": "noted", "size": self.size}
 
-    def plan(self, full_batch: FullBatch, model: nn.Module, seed: int, device: torch.device) -> MicroBatchPlan:
+    def plan(
+        self,
+        full_batch: FullBatch,
+        model: nn.Module,
+        seed: int,
+        device: torch.device,
+        others: Sequence[FullBatch] = (),
+    ) -> MicroBatchPlan:
         number = len(self.planned)
         self.planned.append((full_batch, seed))
         self.threads.add(current_thread().name)
