@@ -17,9 +17,6 @@ LARGEST_STEP = 0.03
 FIRST_PULL, LAST_PULL = 2.0, 40.0
 """By how much memory gets dearer in a part that takes more than the mean, in multiples of its excess."""
 
-EVENING_PULL = 150.0
-"""The same where no losses are allowed: what is left to do is to even out."""
-
 PRICE_OF_MEMORY = 0.1
 """What memory costs in a part that takes the mean, when all copies of input nodes cost as much as their number."""
 
@@ -123,7 +120,7 @@ def refined(
     least, best = np.inf, parts.part_of
     for round_number in range(num_rounds):
         progress = round_number / num_rounds
-        pull = FIRST_PULL + (LAST_PULL - FIRST_PULL) * progress if temperature > 0 else EVENING_PULL
+        pull = FIRST_PULL + (LAST_PULL - FIRST_PULL) * progress
         takes = parts.loads * factors
         if takes.max() < least:
             least, best = takes.max(), parts.part_of.copy()
