@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from subprocess import CalledProcessError
+
 import numpy as np
 import pymetis
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
+
+from betty.errors import BettyError
+from betty.micro_batch_train.metis_process import cut, cut_in_a_process
 
 
 def minimum_cut(graph: csr_array, num_parts: int, seed: int) -> Tensor:
@@ -22,16 +28,19 @@ def minimum_cut(graph: csr_array, num_parts: int, seed: int) -> Tensor:
 
     Returns:
         int64 ``[num_nodes]``, the part of every node. Where a part is to hold a few nodes only, some may be empty.
+
+    Raises:
+        BettyError: the process in which METIS ran in the background was ended.
     """
     index = pymetis.zero_copy_dtype()
-    starts, neighbours, weights = (
-        np.asarray(array, dtype=index) for array in (graph.indptr, graph.indices, graph.data)
-    )
-    result = pymetis.part_graph(
-        num_parts,
-        pymetis.CSRAdjacency(starts, neighbours),
-        eweights=weights,
-        recursive=True,
-        options=pymetis.Options(seed=seed),
-    )
-    return torch.from_numpy(np.array(result.vertex_part, dtype=np.int64))
+    arrays = tuple(np.asarray(array, dtype=index) for array in (graph.indptr, graph.indices, graph.data))
+    # Beside a training, that is in the background, METIS must not keep Python's lock.
+    in_background = threading.current_thread() is not threading.main_thread()
+    try:
+        parts = (cut_in_a_process if in_background else cut)(arrays, num_parts, seed)
+    except CalledProcessError as error:
+        raise BettyError(
+            f"METIS ended with code {error.returncode} on {graph.shape[0]} output nodes; see what it says above, or "
+            "free memory of this machine"
+        ) from error
+    return torch.from_numpy(parts.astype(np.int64))

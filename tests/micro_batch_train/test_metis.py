@@ -1,0 +1,69 @@
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from betty import BettyError
+from betty.micro_batch_train import metis_process
+from betty.micro_batch_train.metis import minimum_cut
+
+
+def ring_of_cliques(num_cliques: int, size: int) -> csr_array:
+    """Cliques of edges of weight 3, each joined to the next by one of weight 1."""
+    num_nodes = num_cliques * size
+    graph = np.zeros((num_nodes, num_nodes), dtype=np.int64)
+    for first in range(0, num_nodes, size):
+        graph[first : first + size, first : first + size] = 3
+        following = (first + size) % num_nodes
+        graph[first, following] = graph[following, first] = 1
+    np.fill_diagonal(graph, 0)
+    return csr_array(graph)
+
+
+GRAPH = ring_of_cliques(8, 12)
+
+
+def in_background(graph: csr_array, num_parts: int, seed: int) -> torch.Tensor:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(minimum_cut, graph, num_parts, seed).result()
+
+
+def test_cliques_stay_together() -> None:
+    parts = minimum_cut(GRAPH, 4, seed=0).reshape(8, 12)
+    assert (parts == parts[:, :1]).all()
+
+
+@pytest.mark.parametrize("num_parts", [2, 5, 90])
+def test_a_process_of_its_own_gives_the_same_parts(num_parts: int) -> None:
+    parts = in_background(GRAPH, num_parts, seed=3)
+    assert parts.dtype == torch.int64
+    assert torch.equal(parts, minimum_cut(GRAPH, num_parts, seed=3))
+
+
+def test_in_the_background_python_goes_on_meanwhile(monkeypatch) -> None:
+    """The process waits for this thread, which could not go on if METIS ran in the other one."""
+    began, may_end = Event(), Event()
+    popen = subprocess.Popen
+
+    def begun(*args, **kwargs) -> subprocess.Popen:
+        began.set()
+        assert may_end.wait(60)
+        return popen(*args, **kwargs)
+
+    monkeypatch.setattr(metis_process.subprocess, "Popen", begun)
+    thread = Thread(target=minimum_cut, args=(GRAPH, 4, 0))
+    thread.start()
+    assert began.wait(60)
+    may_end.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_process_that_fails_is_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(metis_process.sys, "executable", "false")
+    with pytest.raises(BettyError, match="METIS ended with code 1 on 96 output nodes"):
+        in_background(GRAPH, 4, seed=0)
