@@ -28,6 +28,7 @@ from betty.command_line import run_command
 from betty.memory import size_text
 from betty.micro_batch_train.graph_partitioner import positions_by_part
 from betty.micro_batch_train.locality_parts import LocalityParts
+from betty.micro_batch_train.ordered_outputs import OrderedOutputs
 
 LARGE_GRAPHS = ("synthetic-products",)
 NUM_PARTS = 12
@@ -59,9 +60,9 @@ def measure_here(graph: str) -> dict[str, float]:
     full_batch = timed(seconds, "sample", lambda: sample_full_batch(dataset.graph, dataset.train_ids, FAN_OUTS, seed))
     before = peak_resident_bytes()
     timed(seconds, "order_of_data_set", lambda: order_of(dataset, seed))
-    locality = LocalityParts(full_batch, seed)
-    timed(seconds, "order", lambda: locality.leaves)
-    parts = timed(seconds, "rest", lambda: positions_by_part(locality(NUM_PARTS)))
+    outputs = OrderedOutputs(full_batch, seed)
+    timed(seconds, "order", lambda: outputs.leaves)
+    parts = timed(seconds, "rest", lambda: positions_by_part(LocalityParts(outputs)(NUM_PARTS)))
     peak_of_parts = peak_resident_bytes()
     timed(seconds, "split", lambda: split(full_batch, parts))
     return {
