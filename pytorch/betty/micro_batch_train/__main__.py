@@ -26,7 +26,7 @@ from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.plan import estimated, model_estimate
 from betty.micro_batch_train.plan_report import plan_table, plot_plan
 from betty.micro_batch_train.planner import BudgetPartitioning
-from betty.micro_batch_train.planning_ahead import Planner, partition_seed
+from betty.micro_batch_train.planning_ahead import Planner, PlanningAhead
 from betty.micro_batch_train.stored_parts import StoredTensors
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning
 from betty.training import TrainEpoch
@@ -105,9 +105,7 @@ def train(flags: argparse.Namespace) -> None:
     budget = cache(lambda: memory_budget(flags))
 
     def make_trainer(dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
-        recipe = full_batch_recipe(flags, dataset)
-        store = StoredTensors(recipe.folder(flags.full_batch_root) / "parts", asdict(recipe))
-        source = full_batches(flags, dataset, recipe)
+        source, store = full_batches(flags, dataset)
         planned_by = planner(flags, dataset, budget())
         return MicroBatchTrainer(source, planned_by, device_loader, flags.seed, flags.num_epochs, store).train_epoch
 
@@ -143,31 +141,31 @@ def show_plan(flags: argparse.Namespace) -> None:
     """Print how the first full batch would be trained on, and draw it."""
     set_up_logging(flags.quiet)
     dataset = load_flagged_dataset(flags)
-    full_batch = full_batches(flags, dataset, full_batch_recipe(flags, dataset)).load(0, 0)
+    source, store = full_batches(flags, dataset)
     model = new_model(flags, dataset)
-    plan = planner(flags, dataset, memory_budget(flags)).plan(
-        full_batch, model, partition_seed(flags.seed, 0, 0, 0), flags.device
-    )
+    planned_by = planner(flags, dataset, memory_budget(flags))
+    # As in training; a method that partitions every epoch anew need not begin with the next one.
+    num_epochs = flags.num_epochs if planned_by.serves_every_epoch else 1
+    planned = PlanningAhead(source, planned_by, flags.device, flags.seed, num_epochs, store).get(model, 0, 0, 0)
+    plan = planned.plan
     if not plan.estimates:
-        plan = estimated(
-            full_batch, plan.parts, model_estimate(model, flags.device) if states_its_memory(model) else None
-        )
+        estimate = model_estimate(model, flags.device) if states_its_memory(model) else None
+        plan = estimated(planned.full_batch, plan.parts, estimate, plan.memory_budget)
     print(plan_table(plan))
     plot_plan(flags.output / "estimate.png", plan)
     logger.info("written to %s", flags.output)
 
 
-def full_batch_recipe(flags: argparse.Namespace, dataset: Dataset) -> Recipe:
-    graph = graph_fingerprint(dataset.graph)
-    return Recipe.of(dataset.name, graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
-
-
-def full_batches(flags: argparse.Namespace, dataset: Dataset, recipe: Recipe) -> FullBatchSource:
+def full_batches(flags: argparse.Namespace, dataset: Dataset) -> tuple[FullBatchSource, StoredTensors]:
+    """The full batches of every epoch, and where their parts are kept."""
+    sampling = (dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
+    recipe = Recipe.of(dataset.name, graph_fingerprint(dataset.graph), *sampling)
+    store = StoredTensors(recipe.folder(flags.full_batch_root) / "parts", asdict(recipe))
     if not flags.load_full_batch:
-        return SampledFullBatches(dataset.graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
+        return SampledFullBatches(dataset.graph, *sampling), store
     stored = StoredFullBatches(flags.full_batch_root, recipe)
     stored.require_epochs(flags.num_epochs)
-    return stored
+    return stored, store
 
 
 if __name__ == "__main__":
