@@ -42,7 +42,7 @@ def plot(axes: Axes, runs: Sequence[Run], which: str) -> None:
         axes.barh(positions, widths, 0.7, lefts, label=name, **look.bar)
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
     ends = [median(epochs, "epoch_s") for epochs in chosen]
-    axes.plot(ends, positions, "k|", ms=15, mew=2, label="epoch_s, by the clock")
+    axes.plot(ends, positions, "k|", ms=15, mew=2, label="epoch, by the clock")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x")
     axes.set(xlabel=f"seconds, {which}", xlim=(0, None))
@@ -77,14 +77,14 @@ def show(flags: argparse.Namespace) -> None:
     runs = read_finished_runs(flags.folder, flags.runs)
     with styled():
         save(draw(runs), flags.folder)
-    header = ["method", "K", "of", *(f"{name} (s)" for name in NAMES), "sum (s)", "epoch_s (s)", "redundancy"]
+    header = ["method", "K", "of", *(f"{name} (s)" for name in NAMES), "sum (s)", "epoch (s)", "redundancy"]
     first = runs[0]
     write_table(
         flags.folder,
         markdown_table(header, [row for run in runs for row in rows_of(run)]),
         f"GraphSAGE ({first.flag('aggre')}), {describe(first)}, {machine(first)}; medians of the epochs after the "
         "first. Sampling and partition of the next epoch, split and transfer go on in the background of the "
-        "computation, so that the stack can exceed epoch_s, the time by the clock. Methods whose parts serve every "
+        "computation, so that the stack can exceed the epoch by the clock. Methods whose parts serve every "
         "epoch partition in the first one.",
         EPOCH,
     )

@@ -153,8 +153,10 @@ def run_all(title: str, lines: Sequence[str], execute: Execute) -> None:
     """Run all commands, in their order."""
     commands = [Command.parse(line) for line in lines if line.strip()]
     generators: list[Command] = []
-    for number, command in enumerate(commands, start=1):
-        say = f"{title}: [{number}/{len(commands)}] {command.name}"
+    num_runs, number = sum(command.output is not None for command in commands), 0
+    for command in commands:
+        number += command.output is not None
+        say = f"{title}: [{number}/{num_runs}] {command.name}"
         if command.is_generator:
             generators.append(command)
         elif command.output is None:

@@ -155,7 +155,7 @@ def test_figure_13_tells_the_largest_difference(results: Path) -> None:
 def test_the_breakdown_sums_what_an_epoch_is_made_of(results: Path) -> None:
     (rows,) = tables(results / "breakdown")
     first, later = epochs(run_folder(results / "breakdown", "REG-4-micro-batches"))
-    columns = ("sampling (s)", "partition (s)", "split (s)", "transfer (s)", "compute (s)", "sum (s)", "epoch_s (s)")
+    columns = ("sampling (s)", "partition (s)", "split (s)", "transfer (s)", "compute (s)", "sum (s)", "epoch (s)")
     for row, epoch in zip(rows, (first, later), strict=True):
         times = [epoch[f"{stage}_s"] for stage in ("sample", "partition", "split", "transfer", "compute")]
         assert [row[name] for name in columns] == [f"{time:.3f}" for time in (*times, sum(times), epoch["epoch_s"])]
