@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_array
 
 from betty import BettyError
-from betty.micro_batch_train import metis_process
+from betty.micro_batch_train import metis, metis_process
 from betty.micro_batch_train.metis import minimum_cut
 
 
@@ -25,6 +25,11 @@ def ring_of_cliques(num_cliques: int, size: int) -> csr_array:
 
 
 GRAPH = ring_of_cliques(8, 12)
+
+
+@pytest.fixture(autouse=True)
+def any_graph_is_worth_a_process(monkeypatch) -> None:
+    monkeypatch.setattr(metis, "WORTH_A_PROCESS", 0)
 
 
 def in_background(graph: csr_array, num_parts: int, seed: int) -> torch.Tensor:
@@ -67,3 +72,9 @@ def test_a_process_that_fails_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(metis_process.sys, "executable", "false")
     with pytest.raises(BettyError, match="METIS ended with code 1 on 96 output nodes"):
         in_background(GRAPH, 4, seed=0)
+
+
+def test_a_small_graph_is_cut_here(monkeypatch) -> None:
+    monkeypatch.setattr(metis, "WORTH_A_PROCESS", GRAPH.nnz + 1)
+    monkeypatch.setattr(metis, "cut_in_a_process", None)
+    assert torch.equal(in_background(GRAPH, 4, seed=0), minimum_cut(GRAPH, 4, seed=0))

@@ -14,6 +14,9 @@ from torch import Tensor
 from betty.errors import BettyError
 from betty.micro_batch_train.metis_process import cut, cut_in_a_process
 
+WORTH_A_PROCESS = 1 << 20
+"""Entries of a graph from which on it takes METIS longer to cut it than a process to start, a tenth of a second."""
+
 
 def minimum_cut(graph: csr_array, num_parts: int, seed: int) -> Tensor:
     """Partition the nodes of a graph into parts of equal size so that the edges between parts weigh little.
@@ -34,10 +37,11 @@ def minimum_cut(graph: csr_array, num_parts: int, seed: int) -> Tensor:
     """
     index = pymetis.zero_copy_dtype()
     arrays = tuple(np.asarray(array, dtype=index) for array in (graph.indptr, graph.indices, graph.data))
-    # Beside a training, that is in the background, METIS must not keep Python's lock.
+    # Beside a training, that is in the background, METIS must not keep Python's lock for long.
     in_background = threading.current_thread() is not threading.main_thread()
     try:
-        parts = (cut_in_a_process if in_background else cut)(arrays, num_parts, seed)
+        own_process = in_background and graph.nnz >= WORTH_A_PROCESS
+        parts = (cut_in_a_process if own_process else cut)(arrays, num_parts, seed)
     except CalledProcessError as error:
         raise BettyError(
             f"METIS ended with code {error.returncode} on {graph.shape[0]} output nodes; see what it says above, or "
