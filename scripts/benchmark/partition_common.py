@@ -18,7 +18,8 @@ from common import markdown_table
 from torch import Tensor
 
 from betty import FullBatch, GraphSAGE
-from betty.datasets import Dataset
+from betty.datasets import Dataset, graph_fingerprint
+from betty.full_batch import Recipe
 from betty.micro_batch_train import METHODS
 from betty.micro_batch_train.graph_partitioner import DEFAULT_METHOD, Partitioner, PartitionProblem
 from betty.micro_batch_train.locality_order import LocalityOrder, stored_order
@@ -77,7 +78,8 @@ def timed_parts(
 def order_of(dataset: Dataset, seed: int) -> LocalityOrder:
     """The order that training makes once for a data set, made anew."""
     with tempfile.TemporaryDirectory() as folder:
-        return stored_order(dataset, Path(folder), seed)
+        recipe = Recipe.of(dataset.name, graph_fingerprint(dataset.graph), dataset.train_ids, FAN_OUTS, seed)
+        return stored_order(dataset, recipe, Path(folder))
 
 
 def measured_alone(script: str, *arguments: object) -> dict[str, float]:

@@ -22,21 +22,16 @@ from betty.micro_batch_train.graph_partitioner import (
 from betty.micro_batch_train.metis import minimum_cut
 from betty.micro_batch_train.output_graphs import induced_graph, redundancy_graph
 from betty.micro_batch_train.redundancy import input_nodes, redundancy
+from tests.neighbour_lists import full_batch_of, neighbours_of
 from tests.random_blocks import random_block, random_full_batch
 
 
-def block_of(neighbours: list[list[int]], num_src: int) -> Block:
-    degrees = torch.tensor([0, *map(len, neighbours)])
-    indices = torch.tensor(list(itertools.chain(*neighbours)), dtype=torch.int32)
-    return Block(degrees.cumsum(0), indices, torch.arange(num_src))
-
-
 def one_layer(neighbours: list[list[int]], num_src: int) -> FullBatch:
-    return FullBatch((block_of(neighbours, num_src),))
+    return full_batch_of(neighbours, num_inputs=num_src)
 
 
-def neighbours_of(block: Block) -> list[list[int]]:
-    return [row.tolist() for row in block.indices.tensor_split(block.indptr[1:-1])]
+def block_of(neighbours: list[list[int]], num_src: int) -> Block:
+    return one_layer(neighbours, num_src).blocks[0]
 
 
 def weights_of(graph: csr_array) -> dict[tuple[int, int], int]:

@@ -8,10 +8,16 @@ import pytest
 import torch
 
 from betty import load_dataset
-from betty.datasets import Dataset
+from betty.datasets import Dataset, graph_fingerprint
 from betty.dgl_compat import dgl
+from betty.full_batch import Recipe
 from betty.micro_batch_train import locality_order
 from betty.micro_batch_train.locality_order import LocalityOrder, neighbourhoods, stored_order
+
+
+def order_of(dataset: Dataset, root: Path, seed: int) -> LocalityOrder:
+    recipe = Recipe.of(dataset.name, graph_fingerprint(dataset.graph), dataset.train_ids, [10, 25], seed)
+    return stored_order(dataset, recipe, root)
 
 
 def odd_graph(num_nodes: int, num_edges: int, seed: int) -> dgl.DGLGraph:
@@ -78,12 +84,12 @@ def test_an_order_is_made_once_and_found_again(
     tiny: Dataset, made: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    first = stored_order(tiny, tmp_path, seed=3).leaves_of(tiny.train_ids)
+    first = order_of(tiny, tmp_path, seed=3).leaves_of(tiny.train_ids)
     assert [record.message.split(" in ")[0] for record in caplog.records] == [
         f"making the locality order of {tiny.train_ids.numel():,} training nodes, once",
         "made the locality order",
     ]
-    second = stored_order(tiny, tmp_path, seed=3).leaves_of(tiny.train_ids)
+    second = order_of(tiny, tmp_path, seed=3).leaves_of(tiny.train_ids)
     assert made == [tiny.train_ids.numel()]
     assert len(caplog.records) == 2
     assert torch.equal(first, second)
@@ -91,7 +97,7 @@ def test_an_order_is_made_once_and_found_again(
 
 
 def test_nodes_that_share_neighbours_stand_near_each_other(tiny: Dataset, tmp_path: Path) -> None:
-    leaves = stored_order(tiny, tmp_path, seed=3).leaves_of(tiny.train_ids)
+    leaves = order_of(tiny, tmp_path, seed=3).leaves_of(tiny.train_ids)
     needs = neighbourhoods(tiny.graph, tiny.train_ids)
     shared = (needs @ needs.T).toarray()
     leaves = leaves.numpy()
@@ -103,21 +109,21 @@ def test_nodes_that_share_neighbours_stand_near_each_other(tiny: Dataset, tmp_pa
 def test_another_seed_graph_or_set_of_nodes_has_an_order_of_its_own(
     tiny: Dataset, made: list[int], tmp_path: Path
 ) -> None:
-    stored_order(tiny, tmp_path, seed=3)
-    stored_order(tiny, tmp_path, seed=4)
-    stored_order(replace(tiny, graph=dgl.add_edges(tiny.graph, [0], [1])), tmp_path, seed=3)
-    stored_order(replace(tiny, train_ids=tiny.train_ids[1:]), tmp_path, seed=3)
+    order_of(tiny, tmp_path, seed=3)
+    order_of(tiny, tmp_path, seed=4)
+    order_of(replace(tiny, graph=dgl.add_edges(tiny.graph, [0], [1])), tmp_path, seed=3)
+    order_of(replace(tiny, train_ids=tiny.train_ids[1:]), tmp_path, seed=3)
     assert len(made) == 4
-    stored_order(tiny, tmp_path, seed=3)
+    order_of(tiny, tmp_path, seed=3)
     assert len(made) == 4
 
 
 def test_a_folder_that_cannot_be_written_costs_a_warning_and_not_the_order(
     tiny: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = stored_order(tiny, tmp_path / "root", seed=3).leaves_of(tiny.train_ids)
+    expected = order_of(tiny, tmp_path / "root", seed=3).leaves_of(tiny.train_ids)
     (tmp_path / "file").write_text("no folder")
     caplog.clear()
-    found = stored_order(tiny, tmp_path / "file", seed=3).leaves_of(tiny.train_ids)
+    found = order_of(tiny, tmp_path / "file", seed=3).leaves_of(tiny.train_ids)
     assert torch.equal(found, expected)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

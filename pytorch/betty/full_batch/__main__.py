@@ -82,7 +82,7 @@ def store_full_batches(
     ]
     _log_speed(written, time.perf_counter() - started)
     _log_sizes(writer.files, writer.folder)
-    stored_order(dataset, root, seed)
+    stored_order(dataset, recipe, root)
 
 
 def _log_speed(files: Sequence[StoredFile], seconds: float) -> None:

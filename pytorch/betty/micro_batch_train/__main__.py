@@ -105,8 +105,9 @@ def train(flags: argparse.Namespace) -> None:
     budget = cache(lambda: memory_budget(flags))
 
     def make_trainer(dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
-        source, store = full_batches(flags, dataset)
-        planned_by = planner(flags, dataset, budget())
+        recipe = full_batch_recipe(flags, dataset)
+        source, store = full_batches(flags, dataset, recipe)
+        planned_by = planner(flags, dataset, recipe, budget())
         return MicroBatchTrainer(source, planned_by, device_loader, flags.seed, flags.num_epochs, store).train_epoch
 
     run_training(flags, make_trainer, budget)
@@ -121,10 +122,10 @@ def memory_budget(flags: argparse.Namespace) -> int | None:
     return budget
 
 
-def planner(flags: argparse.Namespace, dataset: Dataset, budget: int | None) -> Planner:
+def planner(flags: argparse.Namespace, dataset: Dataset, recipe: Recipe, budget: int | None) -> Planner:
     leaves_of = None
     if flags.selection_method == "locality":
-        leaves_of = stored_order(dataset, flags.full_batch_root, flags.seed).leaves_of
+        leaves_of = stored_order(dataset, recipe, flags.full_batch_root).leaves_of
     if budget is None:
         return Partitioning(
             flags.selection_method,
@@ -141,9 +142,10 @@ def show_plan(flags: argparse.Namespace) -> None:
     """Print how the first full batch would be trained on, and draw it."""
     set_up_logging(flags.quiet)
     dataset = load_flagged_dataset(flags)
-    source, store = full_batches(flags, dataset)
+    recipe = full_batch_recipe(flags, dataset)
+    source, store = full_batches(flags, dataset, recipe)
     model = new_model(flags, dataset)
-    planned_by = planner(flags, dataset, memory_budget(flags))
+    planned_by = planner(flags, dataset, recipe, memory_budget(flags))
     # As in training; a method that partitions every epoch anew need not begin with the next one.
     num_epochs = flags.num_epochs if planned_by.serves_every_epoch else 1
     planned = PlanningAhead(source, planned_by, flags.device, flags.seed, num_epochs, store).get(model, 0, 0, 0)
@@ -156,13 +158,17 @@ def show_plan(flags: argparse.Namespace) -> None:
     logger.info("written to %s", flags.output)
 
 
-def full_batches(flags: argparse.Namespace, dataset: Dataset) -> tuple[FullBatchSource, StoredTensors]:
+def full_batch_recipe(flags: argparse.Namespace, dataset: Dataset) -> Recipe:
+    graph = graph_fingerprint(dataset.graph)
+    return Recipe.of(dataset.name, graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
+
+
+def full_batches(flags: argparse.Namespace, dataset: Dataset, recipe: Recipe) -> tuple[FullBatchSource, StoredTensors]:
     """The full batches of every epoch, and where their parts are kept."""
-    sampling = (dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
-    recipe = Recipe.of(dataset.name, graph_fingerprint(dataset.graph), *sampling)
     store = StoredTensors(recipe.folder(flags.full_batch_root) / "parts", asdict(recipe))
     if not flags.load_full_batch:
-        return SampledFullBatches(dataset.graph, *sampling), store
+        sampled = SampledFullBatches(dataset.graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
+        return sampled, store
     stored = StoredFullBatches(flags.full_batch_root, recipe)
     stored.require_epochs(flags.num_epochs)
     return stored, store

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, get_index_dtype
 from torch import Tensor
 
-from betty.datasets import Dataset, graph_fingerprint
+from betty.datasets import Dataset
 from betty.datasets.graph import csc
 from betty.dgl_compat import dgl
-from betty.full_batch.manifest import tensor_fingerprint
+from betty.full_batch.manifest import Recipe
 from betty.micro_batch_train.locality import locality_leaves
 from betty.micro_batch_train.stored_parts import StoredTensors
 from betty.seeds import derive_seed
@@ -45,16 +44,17 @@ class LocalityOrder:
         return leaves
 
 
-def stored_order(dataset: Dataset, root: Path, seed: int) -> LocalityOrder:
+def stored_order(dataset: Dataset, recipe: Recipe, root: Path) -> LocalityOrder:
     """The locality order of a data set, from the disk or made and stored.
 
     Args:
         dataset: its graph and its training nodes.
+        recipe: of full batches of these, with the fingerprints of both and the seed of METIS.
         root: folder of all stored full batches.
-        seed: of METIS.
     """
-    graph, node_ids = graph_fingerprint(dataset.graph), tensor_fingerprint(dataset.train_ids)
-    store = StoredTensors(root / re.sub(r"[^\w-]", "_", dataset.name), {"graph": graph, "node_ids": node_ids})
+    seed = recipe.seed
+    # Beside the full batches of all fan-outs: the order is the same for them.
+    store = StoredTensors(recipe.folder(root).parent, {"graph": recipe.graph, "node_ids": recipe.output_ids})
     leaves = store.load(NAME, {"seed": seed})
     if leaves is None or leaves.numel() != dataset.train_ids.numel():
         logger.info("making the locality order of %s training nodes, once", f"{dataset.train_ids.numel():,}")

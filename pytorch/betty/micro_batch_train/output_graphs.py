@@ -28,7 +28,7 @@ def induced_graph(block: Block) -> csr_array:
     Returns:
         Symmetric ``[num_dst, num_dst]`` without a diagonal.
     """
-    among_outputs = _own_and_neighbours(block, _ones(block.num_edges))[:, : block.num_dst]
+    among_outputs = own_and_neighbours(block, _ones(block.num_edges))[:, : block.num_dst]
     graph = (among_outputs + among_outputs.T).tocsr()
     graph.data.fill(1)
     return _without_diagonal(graph)
@@ -46,7 +46,7 @@ def redundancy_graph(block: Block, max_sharing: int = MAX_SHARING) -> csr_array:
     Returns:
         Symmetric ``[num_dst, num_dst]`` without a diagonal; the weights are shared source nodes.
     """
-    adjacency = _own_and_neighbours(block, _is_counted(block, max_sharing))
+    adjacency = own_and_neighbours(block, _is_counted(block, max_sharing))
     return _without_diagonal(adjacency @ adjacency.T)
 
 
@@ -64,7 +64,7 @@ def _is_counted(block: Block, max_sharing: int) -> np.ndarray:
     return (sharing_of_edge <= bound).astype(pymetis.zero_copy_dtype())
 
 
-def _own_and_neighbours(block: Block, edge_values: np.ndarray) -> csr_array:
+def own_and_neighbours(block: Block, edge_values: np.ndarray) -> csr_array:
     """``[num_dst, num_src]`` with a 1 for every output node's own column and for its edges of a value above 0."""
     shape = (block.num_dst, block.num_src)
     neighbours = csr_array((edge_values, block.indices.numpy(), block.indptr.numpy()), shape=shape)

@@ -18,6 +18,7 @@ from scipy.sparse import csr_array, eye_array
 
 from betty.blocks import Block, FullBatch
 from betty.micro_batch_train.memory_weights import MemoryWeights
+from betty.micro_batch_train.output_graphs import own_and_neighbours
 from betty.seeds import derive_seed
 
 MAX_PINS = 1 << 23
@@ -165,12 +166,7 @@ def _with_nets_of_several(
 
 def sources_of(block: Block) -> csr_array:
     """The source nodes that each destination needs, itself among them: float32 ``[num_dst, num_src]`` of ones."""
-    shape = (block.num_dst, block.num_src)
-    ones = np.ones(block.num_edges, dtype=np.float32)
-    sources = csr_array((ones, block.indices.numpy(), block.indptr.numpy()), shape=shape)
-    sources = sources + eye_array(*shape, dtype=np.float32, format="csr")
-    sources.data.fill(1)
-    return sources
+    return own_and_neighbours(block, np.ones(block.num_edges, dtype=np.float32))
 
 
 def _degrees(block: Block) -> NDArray[np.int64]:

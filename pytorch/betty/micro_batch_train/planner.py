@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -241,7 +241,7 @@ class BudgetPartitioning:
         model: nn.Module,
         seed: int,
         device: torch.device,
-        others: Sequence[FullBatch] = (),
+        others: Iterable[FullBatch] = (),
     ) -> MicroBatchPlan:
         """The micro-batches of a full batch, as few as fit.
 
@@ -258,7 +258,7 @@ class BudgetPartitioning:
             optimizer_step=estimate_optimizer_step(model, device=device),
             margin=MARGIN + (SAMPLING_MARGIN if self.serves_every_epoch else 0.0),
         )
-        if others:
+        if others := list(others):
             plan = partial(_plan_for_all, plan, others, estimate)
         if self._share < 1:
             try:

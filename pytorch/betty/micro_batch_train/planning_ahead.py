@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
@@ -42,7 +42,7 @@ class Planner(Protocol):
         model: nn.Module,
         seed: int,
         device: torch.device,
-        others: Sequence[FullBatch] = (),
+        others: Iterable[FullBatch] = (),
     ) -> MicroBatchPlan:
         """The micro-batches of a full batch, in the order in which to train on them.
 
@@ -156,8 +156,7 @@ class PlanningAhead:
             plan = self._plan(full_batch, model, run, epoch, batch)
         elif self._kept is None:
             first = full_batch if epoch == 0 else self._full_batches.load(0, 0)
-            logger.info("making the parts that serve every epoch")
-            plan = self._plan(first, model, 0, 0, 0, self._others())
+            plan = self._plan(first, model, 0, 0, 0, num_epochs_to_serve=min(2, self._num_epochs))
             # The estimates are of the first epoch's blocks.
             self._kept = replace(plan, micro_batches=[], estimates=[])
             plan = plan if epoch == 0 else self._kept
@@ -165,27 +164,19 @@ class PlanningAhead:
             plan = self._kept
         return PlannedBatch(full_batch, plan, sampled - start, time.perf_counter() - sampled)
 
-    def _others(self) -> list[FullBatch]:
-        """A sample of another epoch, which tells how far samples differ; none where there is one epoch."""
-        return [self._full_batches.load(1, 0)] if self._num_epochs > 1 else []
-
     def _plan(
-        self,
-        full_batch: FullBatch,
-        model: nn.Module,
-        run: int,
-        epoch: int,
-        batch: int,
-        others: Sequence[FullBatch] = (),
+        self, full_batch: FullBatch, model: nn.Module, run: int, epoch: int, batch: int, num_epochs_to_serve: int = 1
     ) -> MicroBatchPlan:
+        # What another epoch samples tells how far samples differ; it is sampled when it is looked at.
+        others = (self._full_batches.load(other, 0) for other in range(1, num_epochs_to_serve))
         seed = partition_seed(self._seed, run, epoch, batch)
         if self._store is None or not states_its_memory(model):
             # A plan depends on the model, and nothing but its estimate tells it from others.
             return self._planner.plan(full_batch, model, seed, self._device, others)
         settings = self._planner.settings
         key = {**settings, "seed": seed, "epoch": epoch, "batch": batch, "takes": self._takes(full_batch, model)}
-        if others:
-            key["serves_epochs"] = 2
+        if num_epochs_to_serve > 1:
+            key["serves_epochs"] = num_epochs_to_serve
         name = f"parts-{settings['method']}"
         stored = self._store.load(name, key)
         if stored is not None and stored.numel() == full_batch.output_ids.numel():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 
@@ -74,7 +74,7 @@ class Partitioning:
         model: nn.Module,
         seed: int,
         device: torch.device,
-        others: Sequence[FullBatch] = (),
+        others: Iterable[FullBatch] = (),
     ) -> MicroBatchPlan:
         """So many parts, which are even in memory with methods that can make them so where that takes no dry run."""
         estimate = model_estimate(model, device) if states_its_memory(model) else None
