@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 REFUSED = 2
 
-LOADING_CPU_S = 60
+LOADING_CPU_S = 30
 """A multiple of the seconds of computation in which everything is loaded, on slow machines too."""
 
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGINT, signal.SIGPROF, signal.SIGSEGV)

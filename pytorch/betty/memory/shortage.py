@@ -22,8 +22,9 @@ OF_HOST = (
     "error return without exception set",
     "returned NULL without setting an exception",
 )
-"""PyTorch's CPU allocator's, the C library's and C++'s words, oneDNN's, which tell no cause, and Python's where there was
-no memory for an exception. "could not create a primitive descriptor for the LSTM …" begins as the list has it, too."""
+"""PyTorch's CPU allocator's, the C library's and C++'s words; oneDNN's, which tell no cause and go on like "… a
+primitive descriptor for the LSTM …"; Python's where there was no memory for an exception.
+"""
 
 OF_DEVICE = ("out of memory", "ALLOC_FAILED", "ALLOCATION_FAILED", "cudaErrorMemoryAllocation")
 """PyTorch's device allocators' and CUDA's, and those of cuBLAS and cuDNN, which allocate past PyTorch's."""
