@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from betty.full_batch import __main__ as full_batch
-from betty.micro_batch_train import __main__ as micro_batch_train
-from betty.mini_batch_train import __main__ as mini_batch_train
+from betty.full_batch import command_line as full_batch
+from betty.micro_batch_train import command_line as micro_batch_train
+from betty.mini_batch_train import command_line as mini_batch_train
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")

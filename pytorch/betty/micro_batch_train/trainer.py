@@ -16,6 +16,7 @@ from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.errors import BettyError
 from betty.full_batch import FullBatchSource
 from betty.memory import states_its_memory, uncounted
+from betty.memory.shortage import is_mended_by_smaller_batches
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import (
     SERVE_EVERY_EPOCH,
@@ -25,7 +26,7 @@ from betty.micro_batch_train.graph_partitioner import (
     re_partition,
 )
 from betty.micro_batch_train.memory_watch import MemoryWatch, OverBudgetError
-from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
+from betty.micro_batch_train.out_of_memory import all_gradients_or_none, let_go
 from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.plan import MicroBatchPlan, model_estimate
 from betty.micro_batch_train.planner import MARGIN
@@ -213,7 +214,7 @@ def _train_while_memory_lasts(
             is_over_budget = True
             let_go(error)
         except Exception as error:
-            if not is_out_of_memory(error):
+            if not is_mended_by_smaller_batches(error):
                 raise
             let_go(error)
     return steps, is_over_budget
