@@ -7,6 +7,7 @@ from betty.full_batch import sample_full_batch
 from betty.memory import MemoryEstimate, PeakMemory, estimate_memory
 from betty.micro_batch_train import MicroBatchPlan, partition, plan_micro_batches, re_partition, redundancy, split
 from betty.models import GAT, MLP, ExactDropout, GraphSAGE, dropout_key
+from betty.whole_batch_loss import WholeBatchLoss
 
 __all__ = [
     "GAT",
@@ -20,6 +21,7 @@ __all__ = [
     "MicroBatch",
     "MicroBatchPlan",
     "PeakMemory",
+    "WholeBatchLoss",
     "dropout_key",
     "estimate_memory",
     "load_dataset",
