@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from betty.memory import MemoryEstimate, PeakMemory, estimate_memory
     from betty.micro_batch_train import MicroBatchPlan, partition, plan_micro_batches, re_partition, redundancy, split
     from betty.models import GAT, MLP, ExactDropout, GraphSAGE, dropout_key
+    from betty.whole_batch_loss import WholeBatchLoss
 
 __all__ = offer(
     __name__,
@@ -43,6 +44,7 @@ __all__ = offer(
             "split",
         ],
         "betty.models": ["GAT", "MLP", "ExactDropout", "GraphSAGE", "dropout_key"],
+        "betty.whole_batch_loss": ["WholeBatchLoss"],
     },
 )
 __version__ = "0.1.0"

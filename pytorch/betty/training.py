@@ -26,6 +26,7 @@ from betty.memory.live_bytes import storage_bytes
 from betty.progress import progress_bar
 from betty.run_folder import BatchRecord, Best, Checkpoint, RunFolder, describe_environment
 from betty.seeds import seeded
+from betty.whole_batch_loss import WholeBatchLoss
 
 logger = logging.getLogger(__name__)
 
@@ -282,7 +283,7 @@ def backward_on_share(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -
     """
     start = time.perf_counter()
     logits = model(loaded.batch.blocks, loaded.features)
-    loss = nn.functional.cross_entropy(logits, loaded.labels, reduction="sum") / num_outputs
+    loss = WholeBatchLoss(nn.CrossEntropyLoss(reduction="sum"), normalizer=num_outputs)(logits, loaded.labels)
     loss.backward()
     if loss.is_cuda:
         torch.cuda.synchronize(loss.device)
