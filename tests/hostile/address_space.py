@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.hostile.outcome import Ended, Outcome, judge
@@ -13,20 +13,18 @@ from tests.hostile.processes import Process
 from tests.hostile.scene import FINISHED, INTERRUPTED, Scene, training
 
 MIB = 1 << 20
-LEAST, MOST = 50 * MIB, 3000 * MIB
 WIDE = ("--num-hidden", "128", "--num-epochs", "2", "--fan-out", "10,25")
 
 
-def address_spaces(scene: Scene, aggregator: str, steps: int) -> Iterator[Outcome]:
-    """Trainings under limits that rise in even steps; the losses are those without one, to rounding."""
+def address_spaces(scene: Scene, aggregator: str, mebibytes: Iterable[int]) -> Iterator[Outcome]:
+    """Trainings under some limits; the losses are those without one, to rounding."""
     expected, ended = _train(scene, aggregator)
     if not expected:
         raise RuntimeError(f"a training failed without a limit: {ended.errors}")
-    for step in range(steps):
-        limit = LEAST + (MOST - LEAST) * step // max(1, steps - 1)
-        losses, ended = _train(scene, aggregator, limit)
+    for limit in mebibytes:
+        losses, ended = _train(scene, aggregator, limit * MIB)
         is_same = len(losses) == len(expected) and all(map(is_close, losses, expected))
-        yield judge(f"{aggregator} in {limit // MIB} MiB of address space", ended, is_same)
+        yield judge(f"{aggregator} in {limit} MiB of address space", ended, is_same)
 
 
 def is_close(one: float, other: float) -> bool:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from tests.hostile.outcome import Outcome, judge
 from tests.hostile.scene import FINISHED, INTERRUPTED, Command, Scene, comparison, generator, plan, training
@@ -62,10 +60,6 @@ class Case:
         # Of the order the parts are made: with these on the disk nobody would read it.
         self._without = ("parts",) if reader.files == ORDER else ()
 
-    @cached_property
-    def _expected(self) -> Any:
-        return self._scene.expected(self.reader.command, *self._without)
-
     @property
     def content(self) -> bytes:
         return (self._scene.template / self.file).read_bytes()
@@ -75,10 +69,11 @@ class Case:
         trial = f"{self.file}, {damage}, read by {self.reader.command.module} {self.reader.command.arguments[-1]}"
         if content == self.content:
             return Outcome("nothing", trial)
+        expected = self._scene.expected(self.reader.command, *self._without)
         with self._scene.copy(*self._without) as folder:
             (folder / self.file).write_bytes(content)
             ended = self._scene.run(folder, self.reader.command)
-            is_same = ended.exit_code == 0 and self.reader.command.result(folder, ended) == self._expected
+            is_same = ended.exit_code == 0 and self.reader.command.result(folder, ended) == expected
         mended = self.file.parent.name if self.reader.files == DATA else self.file.name
         outcome = judge(trial, ended, is_same, mended if self.reader.mends and not is_forged else None)
         return Outcome("believed", trial) if is_forged and outcome.kind == "different" else outcome

@@ -59,7 +59,7 @@ SCENARIOS = (
         "trainer",
         (FINISHED, INTERRUPTED, "parts"),
         NEW,
-        (WayOn(NEW.plus("--resume"), NEW), WayOn(NEW.plus("--overwrite"), NEW)),
+        (WayOn(NEW.plus("--resume"), NEW),),
         "new",
     ),
     Scenario(
@@ -93,7 +93,7 @@ class Stage:
             way_on.expected_of: scene.expected(way_on.expected_of, *scenario.without) for way_on in scenario.ways_on
         }
         with self.start() as folder:
-            self.operations = scene.operations(folder, scenario.command)
+            self.operations = scene.run(folder, scenario.command).operations
 
     def start(self) -> AbstractContextManager[Path]:
         """A folder in the state in which the command starts."""

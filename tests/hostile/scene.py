@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +16,7 @@ from tests.hostile.fork_server import ForkServer
 from tests.hostile.outcome import Ended
 
 PLACES = ("--dataset", "synthetic-tiny", "--data-root", "data", "--full-batch-root", "batches", "--fan-out", "3,4")
-TRAINING = (*PLACES, "--num-epochs", "3", "--num-hidden", "8", "--num-batch", "2", "--eval", "--eval-every", "2")
+TRAINING = (*PLACES, "--num-epochs", "2", "--num-hidden", "8", "--num-batch", "2", "--eval", "--eval-every", "2")
 FINISHED, INTERRUPTED = "finished", "interrupted"
 """The folders of runs in the scene."""
 
@@ -33,13 +33,13 @@ class Command:
 
     module: str
     arguments: tuple[str, ...]
-    result: Callable[[Path, Ended], Any]
+    result: Callable[[Path, Ended], Any] = field(compare=False)
 
     def plus(self, *arguments: str) -> Command:
         return replace(self, arguments=(*self.arguments, *arguments))
 
 
-def generator(num_epochs: int = 3) -> Command:
+def generator(num_epochs: int = 2) -> Command:
     return Command("full_batch", (*PLACES, "--num-epochs", str(num_epochs)), lambda folder, _: stored_files(folder))
 
 
@@ -94,6 +94,7 @@ class Scene:
     def __init__(self, server: ForkServer, root: Path) -> None:
         self._server = server
         self._root = root
+        self._expected: dict[tuple[Command, tuple[str, ...]], Any] = {}
         self.template = root / "template"
         self.template.mkdir()
         self._make(generator())
@@ -111,10 +112,6 @@ class Scene:
         if ended.exit_code != 0:
             raise RuntimeError(f"{command.module} failed without any trouble: {ended.errors}")
         return ended
-
-    def operations(self, folder: Path, command: Command) -> list[str]:
-        """What a command changes in a folder, in order."""
-        return self.run(folder, command).operations
 
     def run(self, folder: Path, command: Command, interference: Interference | None = None) -> Ended:
         """Run a command in a folder."""
@@ -135,6 +132,11 @@ class Scene:
 
     def expected(self, command: Command, *without: str) -> Any:
         """The result of a command in a copy to which nothing happens."""
+        if (command, without) not in self._expected:
+            self._expected[command, without] = self._result(command, without)
+        return self._expected[command, without]
+
+    def _result(self, command: Command, without: tuple[str, ...]) -> Any:
         with self.copy(*without) as folder:
             ended = self.run(folder, command)
             result = command.result(folder, ended)
