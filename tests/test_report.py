@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from betty import BettyError
 from betty.compare import comparison
-from betty.files import write_json
 from betty.report import plot_run, summarize, summary_table
+from betty.run_folder import BatchRecord, RunFolder
 
 
 def epoch(run: int, number: int, loss: float, val: float | None, test: float | None) -> dict:
@@ -37,7 +38,7 @@ EPOCHS = [
     epoch(1, 1, 2.5, None, None),
     epoch(1, 2, 2.0, 0.8, 0.8),
 ]
-BATCHES = [{"output_nodes": 5, "input_nodes": 50, "edges": 100, "compute_s": 0.1}] * 4
+BATCHES = [BatchRecord(output_nodes=5, input_nodes=50, edges=100, compute_s=0.1)] * 4
 
 
 def test_test_accuracy_is_that_of_the_best_validation_epoch() -> None:
@@ -74,11 +75,15 @@ def test_the_picture_is_a_whole_png_file(tmp_path: Path, epochs: list[dict]) -> 
 
 
 def test_runs_are_compared_side_by_side(tmp_path: Path) -> None:
-    write_json(tmp_path / "ours" / "summary.json", summarize(EPOCHS))
+    folder = RunFolder(tmp_path / "ours", {}, "refuse")
+    folder.open({}, {})
+    model = torch.nn.Linear(1, 1)
+    folder.record(0, 0, EPOCHS[0], BATCHES, model, torch.optim.Adam(model.parameters()), {})
+    folder.write_summary(summarize(EPOCHS))
     table = comparison([tmp_path / "ours"]).splitlines()
     assert table[2] == "| ours | 4 | 1.500 | 1.5000 ± 0.7071 | 0.7000 ± 0.1414 | 2.00 |"
 
 
 def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BettyError, match=r"summary\.json does not exist"):
+    with pytest.raises(BettyError, match=r"holds no run: there is no config\.json"):
         comparison([tmp_path])

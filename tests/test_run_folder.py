@@ -1,5 +1,7 @@
 """What a run writes, and going on with it."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +11,12 @@ from safetensors.torch import load_file
 
 from betty import BettyError
 from betty.files import LOCK
-from betty.run_folder import Checkpoint, RunFolder, describe_environment
+from betty.run_folder import BatchRecord, Checkpoint, RunFolder, describe_environment, finished_summary
 
 FLAGS = {"lr": 0.1, "output": "a"}
 DATA = {"graph": "abc"}
+BATCHES = (BatchRecord(output_nodes=1, input_nodes=2, edges=3, compute_s=0.5),)
+LEARNED = {"num_parts": 5}
 
 
 def open_folder(
@@ -32,17 +36,17 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 def record_epoch(folder: RunFolder, epoch: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model, optimizer = model_and_optimizer()
-    folder.record(0, epoch, {"epoch": epoch}, [{"edges": 1}], model, optimizer)
+    folder.record(0, epoch, {"epoch": epoch}, BATCHES, model, optimizer, LEARNED)
     return model, optimizer
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """A folder with a run of one epoch."""
-    folder, _ = open_folder(tmp_path, "refuse")
+    folder, _ = open_folder(tmp_path / "run", "refuse")
     record_epoch(folder)
-    folder.write_summary({})
-    return tmp_path
+    folder.write_summary({"loss": 0.5})
+    return tmp_path / "run"
 
 
 def names(path: Path) -> list[str]:
@@ -102,16 +106,21 @@ def test_a_checkpoint_comes_back_and_later_epochs_are_cut_off(tmp_path: Path) ->
     del folder
 
     folder, checkpoint = open_folder(tmp_path, "resume")
-    assert (checkpoint.run, checkpoint.epoch) == (0, 0)
+    assert (checkpoint.progress.run, checkpoint.progress.epoch) == (0, 0)
+    assert (folder.batches, checkpoint.progress.learned) == (BATCHES, LEARNED)
     assert folder.epochs() == [{"epoch": 0}]
     assert torch.equal(checkpoint.model["weight"], model.weight)
-    assert torch.equal(checkpoint.optimizer["state"][0]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
+    assert torch.equal(checkpoint.optimizer[0]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
+    record_epoch(folder, 1)
+    del folder
+    folder, checkpoint = open_folder(tmp_path, "resume")
+    assert (checkpoint.progress.epoch, folder.epochs()) == (1, [{"epoch": 0}, {"epoch": 1}])
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) -> None:
     folder, _ = open_folder(tmp_path, "refuse")
     record_epoch(folder)
-    (tmp_path / "checkpoint.pt").unlink()
+    (tmp_path / "checkpoint.safetensors").unlink()
     del folder
     folder, checkpoint = open_folder(tmp_path, "resume")
     assert checkpoint is None
@@ -130,13 +139,16 @@ def change(name: str, content: bytes | None) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     "damage",
     [
-        change("checkpoint.pt", None),
-        change("checkpoint.pt", b""),
-        change("checkpoint.pt", b"x" * 50),
+        change("checkpoint.safetensors", None),
+        change("checkpoint.safetensors", b""),
+        change("checkpoint.safetensors", b"x" * 50),
         change("metrics.jsonl", b""),
         change("metrics.jsonl", b"x" * 50),
+        change("metrics.jsonl", b'{"epoch": 1}\n'),
         change("config.json", b"[]"),
         change("config.json", b'{"flags": null}'),
+        change("config.json", b"[" * 200_000),
+        change("config.json", b'{"flags": {"lr": 0.1, "output": "a"}, "data": {"graph": "abc"}}'),
     ],
 )
 def test_a_broken_run_is_refused_by_the_files_name_and_not_damaged_further(
@@ -144,9 +156,81 @@ def test_a_broken_run_is_refused_by_the_files_name_and_not_damaged_further(
 ) -> None:
     damage(finished)
     before = {name: (finished / name).read_bytes() for name in names(finished)}
-    with pytest.raises(BettyError, match=r"(checkpoint\.pt cannot be used|config\.json is not the conf).*--overwrite"):
+    with pytest.raises(
+        BettyError, match=r"(checkpoint\.safetensors cannot be used|config\.json is not the conf).*--overwrite"
+    ):
         open_folder(finished, "resume")
     assert {name: (finished / name).read_bytes() for name in names(finished)} == before
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "metrics.jsonl", "config.json"])
+def test_a_run_with_a_flipped_bit_is_refused_or_is_the_same_run(finished: Path, name: str) -> None:
+    intact, refused = (finished / name).read_bytes(), 0
+    for position in range(0, len(intact), max(1, len(intact) // 100)):
+        flipped = bytearray(intact)
+        flipped[position] ^= 1
+        (finished / name).write_bytes(flipped)
+        try:
+            folder, checkpoint = open_folder(finished, "resume")
+            assert (folder.epochs(), checkpoint.progress.learned) == ([{"epoch": 0}], LEARNED)
+            del folder
+        except BettyError:
+            refused += 1
+        (finished / name).write_bytes(intact)
+    # Another space between two tokens is no damage.
+    assert refused > 0.6 * len(range(0, len(intact), max(1, len(intact) // 100)))
+
+
+@pytest.mark.parametrize("if_exists", ["resume", "overwrite", "refuse"])
+def test_a_checkpoint_without_a_configuration_is_no_run(
+    finished: Path, caplog: pytest.LogCaptureFixture, if_exists: str
+) -> None:
+    (finished / "config.json").unlink()
+    folder, checkpoint = open_folder(finished, if_exists, {"lr": 0.2})
+    assert checkpoint is None
+    assert "so of no run; a new run replaces it" in caplog.text
+    record_epoch(folder)
+    assert "summary.json" not in names(finished)
+
+
+def test_a_checkpoint_of_another_run_beside_a_configuration_is_refused(finished: Path, tmp_path: Path) -> None:
+    other, _ = open_folder(tmp_path / "other", "refuse", {"lr": 0.2})
+    record_epoch(other)
+    shutil.copy(tmp_path / "other" / "checkpoint.safetensors", finished)
+    with pytest.raises(BettyError, match=r"checkpoint\.safetensors cannot be used.*made from something else"):
+        open_folder(finished, "resume")
+
+
+def test_the_summary_of_a_finished_run_comes_back(finished: Path) -> None:
+    assert finished_summary(finished) == {"loss": 0.5}
+    assert json.loads((finished / "micro_batches.json").read_text()) == [vars(BATCHES[0])]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: (path / "config.json").unlink(), "holds no run"),
+        (lambda path: (path / "summary.json").unlink(), r"summary\.json does not exist"),
+        (change("config.json", b"{}"), "is not the configuration of a run"),
+        (change("summary.json", b'{"loss": 0.25}'), r"summary\.json cannot be used .*--resume"),
+        (change("summary.json", b"["), r"summary\.json cannot be used .*--resume"),
+    ],
+)
+def test_no_other_summary_is_taken_for_that_of_the_run(
+    finished: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(finished)
+    with pytest.raises(BettyError, match=message):
+        finished_summary(finished)
+
+
+def test_the_summary_of_another_run_is_refused(finished: Path, tmp_path: Path) -> None:
+    other, _ = open_folder(tmp_path / "other", "refuse", {"lr": 0.2})
+    record_epoch(other)
+    other.write_summary({})
+    shutil.copy(tmp_path / "other" / "summary.json", finished)
+    with pytest.raises(BettyError, match=r"summary\.json is of another run than config\.json"):
+        finished_summary(finished)
 
 
 def test_weights_are_saved_for_others_to_load(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from betty.training import EpochRecord, bytes_of_training_state, with_peak_memory
+from betty.training import EpochRecord, WithPeakMemory, bytes_of_training_state
 
 CPU = torch.device("cpu")
 PARAMETER_BYTES = 4 * (10 * 20 + 20)
@@ -12,21 +12,26 @@ def linear_with_adam() -> tuple[nn.Linear, torch.optim.Adam]:
     return model, torch.optim.Adam(model.parameters())
 
 
-def epoch_that_allocates(num_bytes: int):
-    def train_epoch(model, optimizer, run, epoch) -> EpochRecord:
+class TrainerThatAllocates:
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self.learned = {"num_parts": 1}
+
+    def recall(self, learned) -> None:
+        self.learned = learned
+
+    def train_epoch(self, model, optimizer, run, epoch) -> EpochRecord:
         optimizer.zero_grad(set_to_none=True)
         model(torch.ones(1, 10)).sum().backward()
         optimizer.step()
-        torch.empty(num_bytes, dtype=torch.uint8)
+        torch.empty(self.num_bytes, dtype=torch.uint8)
         return EpochRecord(run + epoch, None, None, 0.0, 0.0, 0.0, 0.0, [])
-
-    return train_epoch
 
 
 def test_training_state_is_the_model_its_gradients_and_two_numbers_a_parameter_of_adam():
     model, optimizer = linear_with_adam()
     assert bytes_of_training_state(model, optimizer) == PARAMETER_BYTES
-    epoch_that_allocates(1)(model, optimizer, 0, 0)
+    TrainerThatAllocates(1).train_epoch(model, optimizer, 0, 0)
     steps_of_adam = 2 * 4
     assert bytes_of_training_state(model, optimizer) == 4 * PARAMETER_BYTES + steps_of_adam
 
@@ -40,8 +45,16 @@ def test_training_state_counts_shared_weights_once_and_buffers_too():
 
 def test_every_epoch_records_what_was_there_before_and_what_it_allocates():
     model, optimizer = linear_with_adam()
-    train_epoch = with_peak_memory(epoch_that_allocates(1_000_000), CPU)
-    records = [train_epoch(model, optimizer, 1, epoch) for epoch in range(3)]
+    trainer = WithPeakMemory(TrainerThatAllocates(1_000_000), CPU)
+    records = [trainer.train_epoch(model, optimizer, 1, epoch) for epoch in range(3)]
     assert [record.loss for record in records] == [1, 2, 3]
     expected = 4 * PARAMETER_BYTES + 8 + 1_000_000
     assert [record.peak_memory_bytes for record in records] == [expected] * 3
+
+
+def test_a_trainer_that_is_measured_learns_and_recalls_as_it_does_alone():
+    alone = TrainerThatAllocates(1)
+    measured = WithPeakMemory(alone, CPU)
+    assert measured.learned == {"num_parts": 1}
+    measured.recall({"num_parts": 3})
+    assert alone.learned == measured.learned == {"num_parts": 3}

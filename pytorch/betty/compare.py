@@ -8,8 +8,8 @@ from typing import Any
 
 from betty.command_line import CommandLineParser, run_command
 from betty.errors import BettyError
-from betty.files import read_json
 from betty.report import spread_text
+from betty.run_folder import finished_summary
 
 MODULE = "betty.compare"
 
@@ -34,12 +34,10 @@ def comparison(folders: Sequence[Path]) -> str:
 
 
 def _row(folder: Path) -> list[str]:
-    path = folder / "summary.json"
-    summary = read_json(path)
     try:
-        return _cells(folder.name, summary)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BettyError(f"{path} is not the summary of a run ({type(error).__name__}: {error})") from error
+        return _cells(folder.name, finished_summary(folder))
+    except (KeyError, TypeError) as error:
+        raise BettyError(f"{folder} holds no summary of a run ({type(error).__name__}: {error})") from error
 
 
 def _cells(name: str, summary: dict[str, Any]) -> list[str]:

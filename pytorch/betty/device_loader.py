@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from betty.blocks import MicroBatch
+from betty.datasets.dataset import Pending, checked_value
 from betty.memory import counted
 
 Job = TypeVar("Job")
@@ -52,12 +53,13 @@ class DeviceLoader:
     the batch in training.
 
     Args:
-        features: ``[num_nodes, num_features]`` of all nodes, in host memory (may be memory-mapped).
+        features: ``[num_nodes, num_features]`` of all nodes, in host memory (may be memory-mapped), or what their check
+            will give, which the first batch waits for.
         labels: int64 ``[num_nodes]``.
         device: where to train.
     """
 
-    def __init__(self, features: Tensor, labels: Tensor, device: torch.device) -> None:
+    def __init__(self, features: Tensor | Pending[Tensor], labels: Tensor, device: torch.device) -> None:
         self._features = features
         self._labels = labels
         self.device = device
@@ -71,7 +73,7 @@ class DeviceLoader:
     def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
         """Bring a batch to the device; what is returned is there already."""
         start = time.perf_counter()
-        features = self._gather(self._features, batch.input_ids)
+        features = self._gather(checked_value(self._features), batch.input_ids)
         labels = self._gather(self._labels, batch.output_ids)
         if self._stream is None:
             batch, features, labels = batch.to(self.device), features.to(self.device), labels.to(self.device)

@@ -5,45 +5,84 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
 
 from betty.errors import BettyError
 
 PARTIAL_SUFFIX = ".partial"
 LOCK = ".lock"
 
+MOST_JSON_BYTES = 1 << 28
+"""Far more than any JSON file that Betty writes has, and little enough for any memory."""
+
+Form = TypeVar("Form")
+
 logger = logging.getLogger(__name__)
 
 
+class NotOfFormError(BettyError):
+    """What is in a file is not what was to be written there."""
+
+
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Write a file so that nobody ever sees half of it.
 
-    Yields a temporary path in the same folder (made if missing) to write to. At the end of the ``with`` its bytes are
-    flushed to the disk and it is renamed to ``path``; after an exception it is removed. A kill leaves at most a file
-    that ends in ``.partial``, which the next writer of the same path replaces. Writers of one path have to
-    exclude each other, see :func:`locked`.
+    Yields a file in the same folder (made if missing) to write to. At the end of the ``with`` its bytes are flushed to
+    the disk and it is renamed to ``path``; after an exception it is removed. A kill leaves at most a file that ends in
+    ``.partial``, which the next writer of the same path replaces, as it does a link that lies there: nothing outside
+    of the folder is written. Writers of one path have to exclude each other, see :func:`locked`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    partial.unlink(missing_ok=True)
     try:
-        yield partial
-        _flush_to_disk(partial)
+        with open(partial, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, path)
-        _flush_to_disk(path.parent)
+        flush_folder(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of a folder, so that all are gone for good before anything else is written there."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    flush_folder(folder)
+
+
+def flush_folder(path: Path) -> None:
+    """Bring to the disk which files a folder holds."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add bytes at the end of a file, made if missing, and bring them to the disk.
+
+    Raises:
+        OSError: it cannot be written, or is a link.
+    """
+    with open(path, "ab", opener=not_through_a_link) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def not_through_a_link(path: str, flags: int) -> int:
+    """For the ``opener`` of :func:`open`: refuse a link in the place of the file."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager
@@ -59,7 +98,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def hold_lock(folder: Path) -> IO[str]:
+def hold_lock(folder: Path) -> BinaryIO:
     """Take the lock of a folder, for as long as what is returned is alive and open.
 
     Raises:
@@ -72,12 +111,12 @@ def hold_lock(folder: Path) -> IO[str]:
     return file
 
 
-def _open_lock(folder: Path) -> IO[str]:
+def _open_lock(folder: Path) -> BinaryIO:
     folder.mkdir(parents=True, exist_ok=True)
-    return open(folder / LOCK, "a", encoding="utf-8")
+    return open(folder / LOCK, "ab", opener=not_through_a_link)
 
 
-def _try_lock(file: IO[str]) -> bool:
+def _try_lock(file: BinaryIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -87,24 +126,50 @@ def _try_lock(file: IO[str]) -> bool:
 
 def write_json(path: Path, content: Any) -> None:
     """Write ``content`` as indented JSON, whole or not at all."""
-    with whole_file(path) as partial:
-        partial.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
+def read_json(path: Path, form: type[Form] = Any) -> Form:
+    """Read a JSON file. All JSON that Betty reads comes in here, or through :func:`parse_json`.
+
+    Args:
+        path: of a regular file.
+        form: what it has to be: a type like ``list[int]``, or a dataclass whose fields' types are checked, too.
 
     Raises:
-        BettyError: the file is missing, cannot be read, or is not JSON.
+        BettyError: the file is missing, cannot be read, or is not JSON of that form.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        if not path.is_file() and path.exists():
+            raise BettyError(f"{path} is not a regular file; remove it")
+        if path.stat().st_size > MOST_JSON_BYTES:
+            raise BettyError(f"{path} is larger than {MOST_JSON_BYTES} bytes; delete it and make it again")
+        content = path.read_bytes()
     except FileNotFoundError:
         raise BettyError(f"{path} does not exist") from None
     except OSError as error:
         raise BettyError(f"{path} cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BettyError(f"{path} is not a JSON file ({error}); delete it and make it again") from None
+    return parse_json(content, path, form)
+
+
+def parse_json(content: bytes | str, origin: object, form: type[Form] = Any) -> Form:
+    """JSON as data of a form, see :func:`read_json`, whatever its depth and the length of its numbers.
+
+    Args:
+        content: JSON.
+        origin: what to blame in an error.
+        form: a type.
+
+    Raises:
+        NotOfFormError: it is no JSON, or another.
+    """
+    try:
+        return msgspec.json.decode(content, type=form)
+    except msgspec.ValidationError as error:
+        raise NotOfFormError(f"{origin} is not as Betty writes it ({error}); delete it and make it again") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotOfFormError(f"{origin} is not a JSON file ({error}); delete it and make it again") from None
 
 
 def sha256(path: Path) -> str:

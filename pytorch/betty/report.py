@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from betty.files import whole_file
+from betty.run_folder import BatchRecord
 
 # Without a home folder to write to, it warns of its font cache at every start.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
@@ -111,13 +112,13 @@ def spread_text(spread: dict[str, float] | None, num_runs: int) -> str:
     return mean if num_runs == 1 else f"{mean} ± {spread['std']:.4f}"
 
 
-def plot_run(path: Path, epochs: Sequence[Metrics], batches: Sequence[dict[str, Any]]) -> None:
+def plot_run(path: Path, epochs: Sequence[Metrics], batches: Sequence[BatchRecord]) -> None:
     """Draw loss and accuracy over epochs, and the last epoch's micro-batches.
 
     Args:
         path: of the PNG file.
         epochs: the objects of ``metrics.jsonl``.
-        batches: the objects of ``micro_batches.json``.
+        batches: the last epoch's.
     """
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(10, 6.5), layout="constrained")
@@ -126,8 +127,8 @@ def plot_run(path: Path, epochs: Sequence[Metrics], batches: Sequence[dict[str, 
         _plot_epochs(accuracy, epochs, {"train_acc": ":", "val_acc": "--", "test_acc": "-"}, "accuracy")
         _plot_batches(nodes, batches, {"input_nodes": "0.75", "output_nodes": "0.2"}, "nodes")
         _plot_batches(seconds, batches, {"compute_s": "0.45"}, "forward and backward (s)")
-        with whole_file(path) as partial:
-            figure.savefig(partial, format="png", dpi=120)
+        with whole_file(path) as file:
+            figure.savefig(file, format="png", dpi=120)
 
 
 def _plot_epochs(axes: Axes, epochs: Sequence[Metrics], styles: dict[str, str], label: str) -> None:
@@ -155,11 +156,11 @@ def _plot_epochs(axes: Axes, epochs: Sequence[Metrics], styles: dict[str, str], 
         axes.legend(handles=handles, frameon=False, fontsize=8)
 
 
-def _plot_batches(axes: Axes, batches: Sequence[dict[str, Any]], colors: dict[str, str], label: str) -> None:
+def _plot_batches(axes: Axes, batches: Sequence[BatchRecord], colors: dict[str, str], label: str) -> None:
     """Bars that stand before each other, the larger numbers behind."""
     for name, color in colors.items():
         legend = name.replace("_", " ")
-        axes.bar(range(len(batches)), [batch[name] for batch in batches], color=color, label=legend)
+        axes.bar(range(len(batches)), [getattr(batch, name) for batch in batches], color=color, label=legend)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="batch of the last epoch", ylabel=label, xlim=(-0.7, max(len(batches), 4) - 0.3))
     if len(colors) > 1:

@@ -9,36 +9,25 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from betty.datasets import Dataset, csc, graph_fingerprint
+from betty.datasets import Dataset, csc
 from betty.device_loader import LoadedBatch
 from betty.errors import BettyError
 from betty.evaluation import Scores, evaluate, layerwise_inference
-from betty.full_batch.manifest import tensor_fingerprint
 from betty.memory import PeakMemory
 from betty.memory.live_bytes import storage_bytes
 from betty.progress import progress_bar
-from betty.run_folder import Checkpoint, RunFolder, describe_environment
+from betty.run_folder import BatchRecord, Checkpoint, RunFolder, describe_environment
 from betty.seeds import seeded
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class BatchRecord:
-    """One micro-batch's (or mini-batch's) share of an epoch: its size in nodes and edges, and its seconds."""
-
-    output_nodes: int
-    input_nodes: int
-    edges: int
-    compute_s: float
 
 
 @dataclass(frozen=True)
@@ -85,14 +74,27 @@ class Schedule:
         return self.evaluates(epoch) or (epoch + 1) % self.log_every == 0 or epoch + 1 == self.num_epochs
 
 
-TrainEpoch = Callable[[nn.Module, Optimizer, int, int], EpochRecord]
-"""Trains one epoch: ``train_epoch(model, optimizer, run, epoch)``."""
+class Trainer(Protocol):
+    """Trains one epoch, and learns on the way what later epochs need."""
+
+    def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
+        """Train an epoch of a run, both counted from 0."""
+        ...
+
+    @property
+    def learned(self) -> dict[str, float]:
+        """What later epochs depend on beside the flags and the model, as JSON can hold it."""
+        ...
+
+    def recall(self, learned: dict[str, float]) -> None:
+        """Go on with what a trainer of the same flags had learned."""
+        ...
 
 
 def fit(
     new_model: Callable[[], nn.Module],
     new_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
-    train_epoch: TrainEpoch,
+    trainer: Trainer,
     dataset: Dataset,
     schedule: Schedule,
     folder: RunFolder,
@@ -104,7 +106,7 @@ def fit(
     Args:
         new_model: makes a model with fresh weights.
         new_optimizer: makes its optimizer, given the parameters.
-        train_epoch: the trainer's own part.
+        trainer: the trainer's own part.
         dataset: for the evaluation.
         schedule: how long, and when to evaluate.
         folder: where everything is written.
@@ -114,24 +116,28 @@ def fit(
     Returns:
         The epochs' objects of ``metrics.jsonl``.
     """
-    checkpoint = folder.open(describe_data(dataset), describe_environment(device))
+    data = {"name": dataset.name, **dataset.fingerprints()}
+    checkpoint = folder.open(data, describe_environment(device))
+    first_run = 0
     if checkpoint:
-        if not 0 <= checkpoint.run < schedule.num_runs:
-            raise folder.broken_checkpoint(ValueError(f"it is of run {checkpoint.run} of {schedule.num_runs}"))
-        logger.info("going on after epoch %d of run %d", checkpoint.epoch, checkpoint.run)
-    for run in range(checkpoint.run if checkpoint else 0, schedule.num_runs):
+        first_run = checkpoint.progress.run
+        if not (0 <= first_run < schedule.num_runs and 0 <= checkpoint.progress.epoch < schedule.num_epochs):
+            where = f"epoch {checkpoint.progress.epoch} of run {first_run}"
+            raise folder.broken_checkpoint(ValueError(f"it is of {where}, which there is none of"))
+        logger.info("going on after epoch %d of run %d", checkpoint.progress.epoch, first_run)
+    for run in range(first_run, schedule.num_runs):
         with seeded(device, schedule.seed, "weights", run):
             model = new_model().to(device)
         optimizer = new_optimizer(model.parameters())
         first_epoch = 0
-        if checkpoint and checkpoint.run == run:
-            restore(model, optimizer, checkpoint, folder)
-            first_epoch = checkpoint.epoch + 1
+        if checkpoint and run == first_run:
+            restore(model, optimizer, trainer, checkpoint, folder)
+            first_epoch = checkpoint.progress.epoch + 1
         for epoch in progress_bar(range(first_epoch, schedule.num_epochs), f"run {run}"):
             start = time.perf_counter()
             model.train()
             with seeded(device, schedule.seed, "dropout", run, epoch):
-                record = train_epoch(model, optimizer, run, epoch)
+                record = trainer.train_epoch(model, optimizer, run, epoch)
             epoch_s = time.perf_counter() - start
             if not math.isfinite(record.loss):
                 raise BettyError(f"the loss is {record.loss} in epoch {epoch} of run {run}; try a lower --lr")
@@ -139,7 +145,7 @@ def fit(
             if schedule.evaluates(epoch):
                 scores = score(model, dataset, device, memory_budget)
             metrics = epoch_metrics(run, epoch, record, scores, epoch_s)
-            folder.record(run, epoch, metrics, [asdict(batch) for batch in record.batches], model, optimizer)
+            folder.record(run, epoch, metrics, record.batches, model, optimizer, trainer.learned)
             if schedule.logs(epoch):
                 with logging_redirect_tqdm():
                     logger.info(epoch_line(metrics))
@@ -147,30 +153,26 @@ def fit(
     return folder.epochs()
 
 
-def restore(model: nn.Module, optimizer: Optimizer, checkpoint: Checkpoint, folder: RunFolder) -> None:
-    """Put a model and its optimizer in the state of a checkpoint.
+def restore(
+    model: nn.Module, optimizer: Optimizer, trainer: Trainer, checkpoint: Checkpoint, folder: RunFolder
+) -> None:
+    """Put a model, its optimizer and its trainer in the state of a checkpoint.
 
     Raises:
         BettyError: the checkpoint is of another model, or broken.
     """
+    parameters = list(model.parameters())
     try:
+        for position, state in checkpoint.optimizer.items():
+            for name, value in state.items():
+                if value.dim() and value.shape != parameters[position].shape:
+                    raise ValueError(f"{name} of parameter {position} is {list(value.shape)}")
         model.load_state_dict(checkpoint.model)
-        optimizer.load_state_dict(checkpoint.optimizer)
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint.optimizer})
+        trainer.recall(checkpoint.progress.learned)
+    # PyTorch has an exception of its own for every way in which states do not fit.
     except Exception as error:
         raise folder.broken_checkpoint(error) from error
-
-
-def describe_data(dataset: Dataset) -> dict[str, str]:
-    """Fingerprints of what a run is trained on; of the features of a thousand nodes, since all may be too many."""
-    rows = torch.arange(0, dataset.num_nodes, max(1, dataset.num_nodes // 1000))
-    features = dataset.features.index_select(0, rows)
-    return {
-        "name": dataset.name,
-        "graph": graph_fingerprint(dataset.graph),
-        "labels": tensor_fingerprint(dataset.labels),
-        "train_ids": tensor_fingerprint(dataset.train_ids),
-        "features": tensor_fingerprint(features),
-    }
 
 
 def score(model: nn.Module, dataset: Dataset, device: torch.device, memory_budget: int | None = None) -> Scores:
@@ -218,25 +220,34 @@ def epoch_line(metrics: dict[str, Any]) -> str:
     return ", ".join([*parts, f"{metrics['epoch_s']:.2f} s"])
 
 
-def with_peak_memory(train_epoch: TrainEpoch, device: torch.device) -> TrainEpoch:
-    """Training that records its peak memory: of what was alive before an epoch and of what it allocates.
+class WithPeakMemory:
+    """A trainer that records its peak memory: of what was alive before an epoch and of what it allocates.
 
     On CUDA these are all tensors on the device. On the CPU, which is the host of all data as well, what was there
     before is the model, its gradients and the optimizer's state; sampling and planning do not count.
 
     Args:
-        train_epoch: a trainer's.
+        trainer: what trains.
         device: where the model is.
     """
 
-    def train_and_measure(model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
-        on_cuda = device.type == "cuda"
-        before = torch.cuda.memory_allocated(device) if on_cuda else bytes_of_training_state(model, optimizer)
-        with PeakMemory(device) as meter:
-            record = train_epoch(model, optimizer, run, epoch)
-        return replace(record, peak_memory_bytes=before + meter.peak_bytes)
+    def __init__(self, trainer: Trainer, device: torch.device) -> None:
+        self._trainer = trainer
+        self._device = device
+        self.recall = trainer.recall
 
-    return train_and_measure
+    @property
+    def learned(self) -> dict[str, float]:
+        """What the trainer learned."""
+        return self._trainer.learned
+
+    def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
+        """Train an epoch, and measure."""
+        on_cuda = self._device.type == "cuda"
+        before = torch.cuda.memory_allocated(self._device) if on_cuda else bytes_of_training_state(model, optimizer)
+        with PeakMemory(self._device) as meter:
+            record = self._trainer.train_epoch(model, optimizer, run, epoch)
+        return replace(record, peak_memory_bytes=before + meter.peak_bytes)
 
 
 def bytes_of_training_state(model: nn.Module, optimizer: Optimizer) -> int:

@@ -19,7 +19,7 @@ from betty.device_loader import DeviceLoader
 from betty.models import AGGREGATORS, DROPOUT_MODES, GAT, MLP, GraphSAGE
 from betty.report import plot_run, summarize, summary_table
 from betty.run_folder import IfExists, RunFolder
-from betty.training import Schedule, TrainEpoch, fit, with_peak_memory
+from betty.training import Schedule, Trainer, WithPeakMemory, fit
 
 logger = logging.getLogger(__name__)
 
@@ -83,27 +83,27 @@ def parse_training_flags(parser: CommandLineParser, arguments: list[str] | None)
 
 def run_training(
     flags: argparse.Namespace,
-    make_trainer: Callable[[Dataset, DeviceLoader], TrainEpoch],
+    make_trainer: Callable[[Dataset, DeviceLoader], Trainer],
     memory_budget: Callable[[], int | None] = lambda: None,
 ) -> None:
     """Load, train, evaluate, and write everything that a run writes.
 
     Args:
         flags: of :func:`training_parser`, and the trainer's own.
-        make_trainer: makes the trainer's ``train_epoch`` of a data set and a device loader.
+        make_trainer: of a data set and a device loader.
         memory_budget: tells, with the data set in memory, the bytes that evaluation may take on the device.
     """
     types.set_up_logging(flags.quiet)
     folder = RunFolder(flags.output, printable(flags), if_exists(flags))
     dataset = load_flagged_dataset(flags)
     logger.info("%s: training on %s nodes, on %s", dataset.name, f"{dataset.train_ids.numel():,}", flags.device)
-    train_epoch = make_trainer(dataset, DeviceLoader(dataset.features, dataset.labels, flags.device))
+    trainer = make_trainer(dataset, DeviceLoader(dataset.unchecked_features, dataset.labels, flags.device))
     if flags.measure_memory or flags.device.type == "cuda":  # where it is free
-        train_epoch = with_peak_memory(train_epoch, flags.device)
+        trainer = WithPeakMemory(trainer, flags.device)
     epochs = fit(
         partial(new_model, flags, dataset),
         partial(torch.optim.Adam, lr=flags.lr, weight_decay=flags.weight_decay),
-        train_epoch,
+        trainer,
         dataset,
         Schedule(
             flags.num_epochs, flags.num_runs, flags.eval_every if flags.eval else None, flags.log_every, flags.seed
@@ -113,7 +113,7 @@ def run_training(
         memory_budget(),
     )
     summary = summarize(epochs)
-    plot_run(folder.plot, epochs, folder.batches())
+    plot_run(folder.plot, epochs, folder.batches)
     folder.write_summary(summary)
     logger.info("\n%s\n\nwritten to %s", summary_table(summary), folder.path)
 
@@ -123,7 +123,7 @@ def load_flagged_dataset(flags: argparse.Namespace) -> Dataset:
 
 
 def new_model(flags: argparse.Namespace, dataset: Dataset) -> nn.Module:
-    sizes = (dataset.features.shape[1], flags.num_hidden, dataset.num_classes, flags.num_layers)
+    sizes = (dataset.num_features, flags.num_hidden, dataset.num_classes, flags.num_layers)
     dropout = {"dropout": flags.dropout, "dropout_mode": flags.dropout_mode}
     if flags.model == "mlp":
         return MLP(*sizes, **dropout)

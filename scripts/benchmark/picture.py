@@ -68,8 +68,8 @@ def main() -> None:
         plot_sizes(sizes, dataset)
         plot_losses(losses, dataset)
         path = Path(PROJECT / "docs" / "betty.png")
-        with whole_file(path) as partial:
-            figure.savefig(partial, format="png", dpi=130)
+        with whole_file(path) as file:
+            figure.savefig(file, format="png", dpi=130)
     print(f"drawn from a run on {GRAPH}: {path}")
 
 

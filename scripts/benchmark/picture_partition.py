@@ -77,8 +77,8 @@ def main() -> None:
         plot_needs(after, full_batch, parts, f"in {NUM_SMALL_PARTS} parts by locality", True)
         plot_memory(memory)
         path = Path(PROJECT / "docs" / "partition.png")
-        with whole_file(path) as partial:
-            figure.savefig(partial, format="png", dpi=130)
+        with whole_file(path) as file:
+            figure.savefig(file, format="png", dpi=130)
     print(f"drawn from {SMALL_GRAPH} and {LARGE_GRAPH}: {path}")
 
 

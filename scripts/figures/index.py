@@ -28,8 +28,8 @@ def content_of(folder: Path) -> str:
 def make_index(flags: argparse.Namespace) -> None:
     """Write the page; figures that were not asked for are shown if they were drawn before."""
     text = filled(read_document(), lambda figure, _: content_of(flags.results / figure))
-    with whole_file(flags.results / "index.html") as partial:
-        partial.write_text(html_page("Betty: the paper's figures", text), encoding="utf-8")
+    with whole_file(flags.results / "index.html") as file:
+        file.write(html_page("Betty: the paper's figures", text).encode())
     print(f"all figures with their tables: {flags.results / 'index.html'}")
 
 

@@ -13,8 +13,8 @@ from betty.files import whole_file
 
 
 def copy(source: Path, target: Path) -> None:
-    with whole_file(target) as partial:
-        partial.write_bytes(source.read_bytes())
+    with whole_file(target) as file:
+        file.write(source.read_bytes())
 
 
 def publish(flags: argparse.Namespace) -> None:
@@ -40,8 +40,8 @@ def publish(flags: argparse.Namespace) -> None:
     for figure in flags.figures:
         copy(flags.results / figure / "figure.png", folder / f"{figure}.png")
         copy(flags.results / figure / "table.md", folder / f"{figure}.md")
-    with whole_file(flags.document) as partial:
-        partial.write_text(filled(text, content_of), encoding="utf-8")
+    with whole_file(flags.document) as file:
+        file.write(filled(text, content_of).encode())
     print(f"published in {flags.document}: {', '.join(flags.figures)}")
 
 

@@ -97,10 +97,10 @@ def styled() -> AbstractContextManager[None]:
 
 def save(figure: Figure, folder: Path) -> None:
     """Write ``figure.png`` and ``figure.pdf``, each whole or not at all; the same figure gives the same bytes."""
-    with whole_file(folder / "figure.png") as partial:
-        figure.savefig(partial, format="png", dpi=DOTS_PER_INCH)
-    with whole_file(folder / "figure.pdf") as partial:
-        figure.savefig(partial, format="pdf", metadata={"CreationDate": None})
+    with whole_file(folder / "figure.png") as file:
+        figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
+    with whole_file(folder / "figure.pdf") as file:
+        figure.savefig(file, format="pdf", metadata={"CreationDate": None})
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 def write_table(folder: Path, *paragraphs: str) -> None:
     """Write ``table.md``, whole or not at all, and print it."""
     text = "\n\n".join(paragraphs) + "\n"
-    with whole_file(folder / "table.md") as partial:
-        partial.write_text(text, encoding="utf-8")
+    with whole_file(folder / "table.md") as file:
+        file.write(text.encode())
     print(text)
 
 

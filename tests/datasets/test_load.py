@@ -29,7 +29,7 @@ def test_second_split_of_a_data_set_with_one_is_refused(tmp_path):
 def test_root_is_the_folder_data_by_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     load_dataset("synthetic-tiny")
-    assert (tmp_path / "data" / "synthetic-tiny-seed-0" / "dataset.json").exists()
+    assert (tmp_path / "data" / "synthetic-tiny-seed-0" / "dataset.safetensors").exists()
 
 
 def test_karate_needs_no_download(tmp_path):

@@ -281,7 +281,7 @@ def test_cut_text_file_is_refused_by_name(root, name):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(BettyError, match=rf"{name}\.csv\.gz does not load"):
         load_dataset("ogbn-arxiv", root)
-    assert not (root / "ogbn-arxiv" / "dataset.json").exists()
+    assert not (root / "ogbn-arxiv" / "dataset.safetensors").exists()
 
 
 @pytest.mark.parametrize("name", RAW_FILES)

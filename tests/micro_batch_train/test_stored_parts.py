@@ -3,15 +3,16 @@
 import errno
 import logging
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save, save_file
+from safetensors.torch import save_file
 
+from betty.envelope import write_sealed
 from betty.files import PARTIAL_SUFFIX
-from betty.full_batch.manifest import tensor_fingerprint
 from betty.micro_batch_train import stored_parts
 from betty.micro_batch_train.graph_partitioner import positions_by_part
 from betty.micro_batch_train.stored_parts import StoredTensors, part_of_output
@@ -63,6 +64,15 @@ def test_nothing_is_logged_where_nothing_is_stored(tmp_path: Path, caplog: pytes
     assert not list(tmp_path.iterdir())
 
 
+def test_equal_tensors_are_stored_as_equal_bytes(tmp_path: Path) -> None:
+    contents = set()
+    for _ in range(6):
+        store_in(tmp_path).save("parts", KEY, VALUES)
+        contents.add(only_file(tmp_path).read_bytes())
+        only_file(tmp_path).unlink()
+    assert len(contents) == 1
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
@@ -90,7 +100,13 @@ def foreign_of_the_same_name(path: Path) -> None:
 
 
 def of_another_key(path: Path) -> None:
-    path.write_bytes(save({"values": VALUES}, metadata={"key": "{}", "sha256": tensor_fingerprint(VALUES)}))
+    write_sealed(path, {"values": VALUES}, {})
+
+
+def with_another_dtype_in_its_header(path: Path) -> None:
+    content = path.read_bytes()
+    assert content.count(b'"I32"') == 1
+    path.write_bytes(content.replace(b'"I32"', b'"F32"'))
 
 
 def replaced_by_a_folder(path: Path) -> None:
@@ -98,7 +114,16 @@ def replaced_by_a_folder(path: Path) -> None:
     path.mkdir()
 
 
-DAMAGES = [cut, emptied, of_another_format, with_another_value, foreign, foreign_of_the_same_name, of_another_key]
+DAMAGES = [
+    cut,
+    emptied,
+    of_another_format,
+    with_another_value,
+    foreign,
+    foreign_of_the_same_name,
+    of_another_key,
+    with_another_dtype_in_its_header,
+]
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, replaced_by_a_folder])
@@ -133,11 +158,10 @@ def test_what_was_loaded_stays_when_the_file_is_cut_short(tmp_path: Path) -> Non
 def test_a_full_or_read_only_folder_costs_a_warning_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
-    def fail(path: Path, content: bytes) -> None:
-        path.touch()
+    def fail(descriptor: int) -> None:
         raise OSError(number, "the disk says no")
 
-    monkeypatch.setattr(Path, "write_bytes", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     store_in(tmp_path).save("parts", KEY, VALUES)
     (warning,) = caplog.records
     assert "cannot be written (the disk says no)" in warning.message
@@ -161,7 +185,7 @@ def test_a_folder_that_must_not_be_looked_into_costs_a_warning(
     monkeypatch.setattr(Path, "exists", refuse)
     assert store_in(tmp_path).load("parts", KEY) is None
     (warning,) = caplog.records
-    assert "cannot be read" in warning.message
+    assert "cannot be used" in warning.message
 
 
 def store_often(folder: Path, start: object, times: int) -> None:

@@ -1,38 +1,81 @@
 """Data sets kept in a folder, whole or not at all, in a form that loads by memory-mapping.
 
-A folder holds ``features.npy`` (float32), ``graph.safetensors`` (CSC, labels and splits, int64) and
-``dataset.json``, which is written last: a folder without it is not there yet.
+The folder holds one file, ``dataset.safetensors``, in Betty's envelope (:mod:`betty.envelope`): ``features`` (float32),
+the graph in CSC form, labels and splits (int64). Labels and splits are checked when it is loaded, graph and features
+in the background, until they are first read. Whatever turns out to be damaged is made again, with one notice.
 """
+
+from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from betty.background import in_background
 from betty.datasets.damage import one_line
-from betty.datasets.dataset import Dataset, checked
+from betty.datasets.dataset import Dataset, Pending, checked_split
 from betty.datasets.graph import build_graph, require_csc
 from betty.datasets.splits import Split
+from betty.dgl_compat import dgl
+from betty.envelope import DamagedError, OtherOriginError, Rows, SealedTensors, write_sealed
 from betty.errors import BettyError
-from betty.files import locked, read_json, whole_file, write_json
+from betty.files import locked, remove_files
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
-MANIFEST, FEATURES, GRAPH = "dataset.json", "features.npy", "graph.safetensors"
-TENSORS = {"indptr", "indices", "labels", *Split._fields}
+FORMAT_VERSION = 2
+FILE = "dataset.safetensors"
+OF_OLDER_FORMATS = ("dataset.json", "features.npy", "graph.safetensors")
+DIMENSIONS = {"features": 2, "indptr": 1, "indices": 1, "labels": 1, **dict.fromkeys(Split._fields, 1)}
+
+Part = TypeVar("Part")
 
 
-class _FlawError(BettyError):
-    """What a folder holds is not the data set that is asked for; making it again mends that."""
+def write_cache(
+    folder: Path,
+    made_from: Mapping[str, Any],
+    csc: tuple[Tensor, Tensor],
+    labels: Tensor,
+    split: Split,
+    num_classes: int,
+    feature_chunks: Iterable[NDArray[np.float32]],
+) -> None:
+    """Write a data set.
+
+    Args:
+        folder: made if missing; what it holds of an older data set is replaced.
+        made_from: whatever decides what is in it, in JSON's types; :func:`load_or_make` compares it.
+        csc: ``indptr`` int64 ``[num_nodes + 1]`` and ``indices`` int64 ``[num_edges]``.
+        labels: int64 ``[num_nodes]``.
+        split: node ids.
+        num_classes: number of classes.
+        feature_chunks: ``[any, num_features]`` each, ``num_nodes`` rows in all; one is in memory at a time.
+
+    Raises:
+        BettyError: there are fewer or more rows of features than nodes.
+    """
+    indptr, indices = csc
+    tensors = {
+        "indptr": indptr,
+        "indices": indices,
+        "labels": labels,
+        **split._asdict(),
+        "features": Rows(labels.numel(), feature_chunks),
+    }
+    write_sealed(folder / FILE, tensors, _origin(made_from), {"num_classes": num_classes})
+    remove_files(folder, OF_OLDER_FORMATS)
+
+
+def _origin(made_from: Mapping[str, Any]) -> dict[str, Any]:
+    return {"format_version": FORMAT_VERSION, **made_from}
 
 
 def load_or_make(
@@ -56,152 +99,138 @@ def load_or_make(
     Raises:
         BettyError: it was written by a newer Betty, cannot be made, or the folder cannot be written to.
     """
+    cache = _Cache(folder, _origin(made_from), make)
     # Without the lock at first, so that a data root that can only be read will do. Flaws are told of under the lock.
+    opened = None
     with suppress(_FlawError):
-        return _read(folder, made_from, name, evaluator_name)
-    try:
-        with locked(folder):
-            dataset = read_cache(folder, made_from, name, evaluator_name)
-            if dataset is None:
-                make()
-                dataset = _read(folder, made_from, name, evaluator_name)
-            return dataset
-    except OSError as error:
-        raise BettyError(
-            f"cannot write to {folder} ({one_line(error)}); choose another data root, or make room"
-        ) from error
-
-
-def write_cache(
-    folder: Path,
-    made_from: Mapping[str, Any],
-    csc: tuple[Tensor, Tensor],
-    labels: Tensor,
-    split: Split,
-    num_classes: int,
-    feature_chunks: Iterable[NDArray[np.float32]],
-) -> None:
-    """Write a data set.
-
-    Args:
-        folder: made if missing; what it holds of an older data set is replaced.
-        made_from: whatever decides what is in it, in JSON's types; :func:`read_cache` compares it.
-        csc: ``indptr`` int64 ``[num_nodes + 1]`` and ``indices`` int64 ``[num_edges]``.
-        labels: int64 ``[num_nodes]``.
-        split: node ids.
-        num_classes: number of classes.
-        feature_chunks: ``[any, num_features]`` each, ``num_nodes`` rows in all; one is in memory at a time.
-
-    Raises:
-        BettyError: there are fewer or more rows of features than nodes.
-    """
-    # Without it, a kill half-way would leave an old manifest beside new files.
-    (folder / MANIFEST).unlink(missing_ok=True)
-    with whole_file(folder / FEATURES) as partial:
-        _write_features(partial, labels.numel(), feature_chunks)
-    indptr, indices = csc
-    with whole_file(folder / GRAPH) as partial:
-        save_file({"indptr": indptr, "indices": indices, "labels": labels, **split._asdict()}, partial)
-        # safetensors lets only the owner read it, but data roots are shared.
-        partial.chmod(0o644)
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "made_from": dict(made_from),
-        "num_classes": num_classes,
-        "bytes": {name: (folder / name).stat().st_size for name in (FEATURES, GRAPH)},
-    }
-    write_json(folder / MANIFEST, manifest)
-
-
-def _write_features(path: Path, num_rows: int, chunks: Iterable[NDArray[np.float32]]) -> None:
-    chunks = iter(chunks)
-    first = next(chunks)
-    header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, first.shape[1])}
-    written = 0
-    with open(path, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for chunk in chain([first], chunks):
-            file.write(np.ascontiguousarray(chunk, dtype="<f4"))
-            written += len(chunk)
-    if written != num_rows:
-        raise BettyError(f"{path.parent}: there are {written} rows of node features for {num_rows} nodes")
-
-
-def read_cache(
-    folder: Path, made_from: Mapping[str, Any], name: str, evaluator_name: str | None = None
-) -> Dataset | None:
-    """Read a data set by memory-mapping its files.
-
-    Returns:
-        None where there is none, or one of an older version, of other flags or damaged, which is said in the log;
-        it has to be made (again) then.
-
-    Raises:
-        BettyError: it was written by a newer Betty.
-    """
-    if not (folder / MANIFEST).exists():
-        return None
-    try:
-        return _read(folder, made_from, name, evaluator_name)
-    except _FlawError as flaw:
-        logger.info("%s; it is made again", flaw)
-        return None
-
-
-def _read(folder: Path, made_from: Mapping[str, Any], name: str, evaluator_name: str | None) -> Dataset:
-    num_classes = _read_manifest(folder, made_from)
-    try:
-        return checked(_map_dataset(folder, num_classes, name, evaluator_name), name)
-    except MemoryError:
-        raise
-    # Damaged files end in exceptions of safetensors, NumPy, PyTorch and of the checks.
-    except Exception as error:
-        raise _FlawError(f"{folder} does not load ({one_line(error)})") from error
-
-
-def _read_manifest(folder: Path, made_from: Mapping[str, Any]) -> int:
-    """The number of classes, once the manifest fits what is asked for and the files beside it."""
-    try:
-        manifest = read_json(folder / MANIFEST)
-    except (ValueError, RecursionError) as error:
-        raise _FlawError(f"{folder / MANIFEST} cannot be read as JSON") from error
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int):
-        raise _FlawError(f"{folder / MANIFEST} does not tell its format")
-    if version > FORMAT_VERSION:
-        raise BettyError(
-            f"{folder / MANIFEST} has format {version}, newer than this Betty's {FORMAT_VERSION}; "
-            "update Betty, or delete the folder to make it again"
-        )
-    if version < FORMAT_VERSION or manifest.get("made_from") != dict(made_from):
-        raise _FlawError(f"{folder} is of another version")
-    num_classes, sizes = manifest.get("num_classes"), manifest.get("bytes")
-    if not isinstance(num_classes, int) or not isinstance(sizes, dict):
-        raise _FlawError(f"{folder / MANIFEST} does not tell the number of classes and the sizes of the files")
-    for name in (FEATURES, GRAPH):
-        path = folder / name
-        if not path.exists() or path.stat().st_size != sizes.get(name):
-            raise _FlawError(f"{folder} lacks {name} or has it cut")
-    return num_classes
-
-
-def _map_dataset(folder: Path, num_classes: int, name: str, evaluator_name: str | None) -> Dataset:
-    tensors = load_file(folder / GRAPH)
-    if set(tensors) != TENSORS:
-        raise ValueError(f"{GRAPH} holds {', '.join(sorted(tensors))}, not {', '.join(sorted(TENSORS))}")
-    for key in TENSORS:
-        if tensors[key].dtype != torch.int64 or tensors[key].dim() != 1:
-            raise ValueError(f"{key} in {GRAPH} is not int64 in one dimension")
-    require_csc(tensors["indptr"], tensors["indices"])
-    # Copy on write: PyTorch has no read-only tensors, and nobody's mistake may reach the file.
-    features = np.load(folder / FEATURES, mmap_mode="c", allow_pickle=False)
-    if features.dtype != np.float32 or features.ndim != 2:
-        raise ValueError(f"{FEATURES} is {features.dtype} {list(features.shape)}, not float32 [N, F]")
+        opened = cache.opened()
+    opened = opened or cache.mended()
     return Dataset(
         name=name,
-        graph=build_graph(tensors.pop("indptr"), tensors.pop("indices")),
-        features=torch.from_numpy(features),
-        num_classes=num_classes,
+        graph=Pending(in_background(lambda: cache.intact(opened, _graph)), (opened.labels.numel(),) * 2),
+        features=Pending(
+            in_background(lambda: cache.intact(opened, _features)), opened.file.unchecked["features"].shape
+        ),
+        labels=opened.labels,
+        num_classes=opened.num_classes,
         evaluator_name=evaluator_name,
-        **tensors,
+        digests=opened.file.sha256,
+        **opened.split._asdict(),
     )
+
+
+class _FlawError(BettyError):
+    """What a folder holds is not the data set that is asked for; making it again mends that."""
+
+
+class _MissingError(_FlawError):
+    """It holds none."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """A data set's file, of which graph and features are still to be checked."""
+
+    file: SealedTensors
+    labels: Tensor
+    split: Split
+    num_classes: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Cache:
+    """The file of a data set, and how to make it."""
+
+    folder: Path
+    origin: Mapping[str, Any]
+    make: Callable[[], None]
+
+    def opened(self) -> _Opened:
+        """The file as it is.
+
+        Raises:
+            _FlawError: it is to be made (again).
+            BettyError: it was written by a newer Betty.
+        """
+        path = self.folder / FILE
+        try:
+            if not path.exists():
+                raise _MissingError(f"{path} does not exist")
+            return _open(path, self.origin)
+        except OtherOriginError as error:
+            version = error.found.get("format_version")
+            if isinstance(version, int) and version > FORMAT_VERSION:
+                raise BettyError(
+                    f"{path} has format {version}, newer than this Betty's {FORMAT_VERSION}; update Betty, or delete "
+                    "the file to make it again"
+                ) from None
+            raise _FlawError(f"{path} is of another version") from None
+        except OSError as error:
+            raise _FlawError(f"{path} cannot be read ({one_line(error)})") from error
+        except DamagedError as error:
+            raise _FlawError(str(error)) from error
+
+    def mended(self) -> _Opened:
+        """The file as it should be: made again, and that said, where it is not.
+
+        Raises:
+            BettyError: it cannot be made.
+        """
+        try:
+            with locked(self.folder):
+                try:
+                    opened = self.opened()
+                    _graph(opened.file)
+                    _features(opened.file)
+                except _MissingError:
+                    self.make()
+                except (_FlawError, DamagedError) as flaw:
+                    logger.warning("%s; it is made again", flaw)
+                    self.make()
+                else:
+                    return opened
+                return self.opened()
+        except OSError as error:
+            raise BettyError(
+                f"cannot write to {self.folder} ({one_line(error)}); choose another data root, or make room"
+            ) from error
+
+    def intact(self, opened: _Opened, part: Callable[[SealedTensors], Part]) -> Part:
+        """A part of the data set, from the opened file or, where that is damaged, from a mended one."""
+        try:
+            return part(opened.file)
+        except DamagedError:
+            mended = self.mended()
+        if mended.file.sha256 != opened.file.sha256:
+            raise BettyError(f"{mended.file.path} was made again, and is another data set than before; start again")
+        return part(mended.file)
+
+
+def _open(path: Path, origin: Mapping[str, Any]) -> _Opened:
+    file = SealedTensors(path, origin)
+    dimensions = {name: tensor.dim() for name, tensor in file.unchecked.items()}
+    dtypes = {name: torch.float32 if name == "features" else torch.int64 for name in DIMENSIONS}
+    if dimensions != DIMENSIONS or dtypes != {name: tensor.dtype for name, tensor in file.unchecked.items()}:
+        raise DamagedError(f"{path} holds other tensors than a data set")
+    num_classes = file.facts(dict[str, int]).get("num_classes", 0)
+    labels, split = file["labels"], Split(*(file[name] for name in Split._fields))
+    rows = {file.unchecked["indptr"].numel() - 1, file.unchecked["features"].shape[0], labels.numel()}
+    try:
+        if len(rows) > 1:
+            raise BettyError("graph, features and labels are of different numbers of nodes")
+        return _Opened(file, labels, checked_split(split, labels, num_classes, path), num_classes)
+    except BettyError as error:
+        raise DamagedError(f"{path} makes no data set ({error})") from error
+
+
+def _graph(file: SealedTensors) -> dgl.DGLGraph:
+    indptr, indices = file["indptr"], file["indices"]
+    try:
+        require_csc(indptr, indices)
+    except ValueError as error:
+        raise DamagedError(f"{file.path} makes no data set ({error})") from error
+    return build_graph(indptr, indices)
+
+
+def _features(file: SealedTensors) -> Tensor:
+    return file["features"]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from betty.datasets.graph import fingerprint_of, graph_fingerprint
+from betty.datasets.splits import Split
+from betty.envelope import tensor_digest
 from betty.errors import BettyError
 
 if TYPE_CHECKING:
@@ -25,9 +30,48 @@ CLASSES_OF_ANY_GRAPH = 1_000
 """So many classes are fine on a graph of any size; more need as many nodes."""
 
 
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, eq=False)
+class Pending(Generic[Value]):
+    """A part of a data set whose bytes are still being checked.
+
+    Args:
+        future: gives it, once it is known to be as it was stored, or has been made again.
+        shape: of the tensor, or of the graph's adjacency matrix.
+    """
+
+    future: Future[Value]
+    shape: tuple[int, ...]
+
+
+def checked_value(value: Value | Pending[Value]) -> Value:
+    """A part of a data set, waiting for the end of its check where need be."""
+    return value.future.result() if isinstance(value, Pending) else value
+
+
+class _CheckedField:
+    """A field that may be given as :class:`Pending`: who reads it waits until it is checked."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, dataset: Dataset | None, owner: type) -> object:
+        if dataset is None:
+            # So that the field has no default.
+            raise AttributeError(self._name)
+        return checked_value(vars(dataset)[self._name])
+
+    def __set__(self, dataset: Dataset, value: object) -> None:
+        vars(dataset)[self._name] = value
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """A graph with features and labels on its nodes, in host memory.
+
+    The graph and the features of a stored data set are checked in the background; reading them waits for that.
 
     Args:
         name: what it was loaded by; for a file its name without ``.npz``.
@@ -40,17 +84,20 @@ class Dataset:
         test_ids: int64, nodes to test on.
         num_classes: number of classes, at least 1.
         evaluator_name: the name of OGB's ``Evaluator``, where there is one.
+        digests: SHA-256 of tensors that are known already, by their names: ``indptr`` and ``indices`` of the graph,
+            ``features``.
     """
 
     name: str
-    graph: dgl.DGLGraph
-    features: Tensor
+    graph: dgl.DGLGraph = _CheckedField()
+    features: Tensor = _CheckedField()
     labels: Tensor
     train_ids: Tensor
     val_ids: Tensor
     test_ids: Tensor
     num_classes: int
     evaluator_name: str | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -58,7 +105,26 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        return self.features.shape[1]
+        return self.unchecked_features.shape[1]
+
+    @property
+    def unchecked_features(self) -> Tensor | Pending[Tensor]:
+        """The features, or what their check will give: for those who need not wait for it yet."""
+        return vars(self)["_features"]
+
+    @cached_property
+    def graph_fingerprint(self) -> str:
+        """What tells the graph from others, see :func:`~betty.datasets.graph_fingerprint`; known at once if stored."""
+        if "indptr" in self.digests:
+            return fingerprint_of(self.digests["indptr"], self.digests["indices"])
+        return graph_fingerprint(self.graph)
+
+    def fingerprints(self) -> dict[str, str]:
+        """What tells the data set from others, part by part, without waiting for checks that run."""
+        features = self.digests.get("features") or tensor_digest(self.features)
+        names = ("labels", "train_ids", "val_ids", "test_ids")
+        parts = {name: tensor_digest(getattr(self, name)) for name in names}
+        return {"graph": self.graph_fingerprint, "features": features, **parts}
 
     def __repr__(self) -> str:
         return (
@@ -85,15 +151,25 @@ def checked(dataset: Dataset, origin: object) -> Dataset:
     for what, rows in (("features", dataset.features.shape[0]), ("labels", dataset.labels.shape[0])):
         if rows != num_nodes:
             raise BettyError(f"{origin}: the graph has {num_nodes} nodes, but {what} has {rows} rows")
-    _require_labels(dataset.labels, dataset.num_classes, origin)
-    labelled_ids = {
-        part: _labelled_only(getattr(dataset, f"{part}_ids"), dataset.labels, f"{origin}: {part} split")
-        for part in ("train", "val", "test")
+    split = Split(dataset.train_ids, dataset.val_ids, dataset.test_ids)
+    return dataclasses.replace(dataset, **checked_split(split, dataset.labels, dataset.num_classes, origin)._asdict())
+
+
+def checked_split(split: Split, labels: Tensor, num_classes: int, origin: object) -> Split:
+    """The split without the nodes that have no label, once it and the labels are known to be consistent.
+
+    Raises:
+        BettyError: as for :func:`checked`.
+    """
+    _require_labels(labels, num_classes, origin)
+    parts = ("train", "val", "test")
+    labelled = {
+        part: _labelled_only(ids, labels, f"{origin}: {part} split") for part, ids in zip(parts, split, strict=True)
     }
-    if labelled_ids["train"].numel() == 0:
+    if labelled["train"].numel() == 0:
         raise BettyError(f"{origin}: no node to train on; the training split needs at least one node with a label")
-    _require_disjoint(labelled_ids, num_nodes, origin)
-    return dataclasses.replace(dataset, **{f"{part}_ids": ids for part, ids in labelled_ids.items()})
+    _require_disjoint(labelled, labels.numel(), origin)
+    return Split(*labelled.values())
 
 
 def _require_labels(labels: Tensor, num_classes: int, origin: object) -> None:

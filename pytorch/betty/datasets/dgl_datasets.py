@@ -48,8 +48,8 @@ class _RawFilesOnly:
         archive = Path(self.raw_dir) / f"{self.name}.zip"
         try:
             if not archive.exists():
-                with whole_file(archive) as partial:
-                    dgl.data.utils.download(self.url, path=str(partial))
+                with whole_file(archive) as file:
+                    dgl.data.utils.download(self.url, path=file.name)
         # OSError holds what the network does; DGL has a RuntimeError for every other answer of the server.
         except (OSError, RuntimeError):
             raise BettyError(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from betty.dgl_compat import dgl
+from betty.envelope import digest_of, tensor_digest
 
 
 def undirected_csc(first_ends: NDArray, second_ends: NDArray, num_nodes: int) -> tuple[Tensor, Tensor]:
@@ -101,11 +100,10 @@ def csc(graph: dgl.DGLGraph) -> tuple[Tensor, Tensor]:
 
 
 def graph_fingerprint(graph: dgl.DGLGraph) -> str:
-    """SHA-256, in hexadecimal, of the number of nodes and of the bytes of both CSC tensors.
+    """SHA-256, in hexadecimal, that is equal for graphs whose nodes have the same in-neighbours in the same order."""
+    return fingerprint_of(*map(tensor_digest, csc(graph)))
 
-    It is equal for graphs whose nodes have the same in-neighbours in the same order.
-    """
-    digest = hashlib.sha256(graph.num_nodes().to_bytes(8, "little"))
-    for tensor in csc(graph):
-        digest.update(tensor.contiguous().numpy())
-    return digest.hexdigest()
+
+def fingerprint_of(indptr_digest: str, indices_digest: str) -> str:
+    """The fingerprint of a graph, from the checksums of its CSC tensors."""
+    return digest_of({"indptr": indptr_digest, "indices": indices_digest})

@@ -16,7 +16,7 @@ from betty.command_line import (
     run_command,
     set_up_logging,
 )
-from betty.datasets import graph_fingerprint, load_dataset
+from betty.datasets import load_dataset
 from betty.full_batch.manifest import Recipe, StoredFile
 from betty.full_batch.sampling import SampledFullBatches
 from betty.full_batch.store import FullBatchWriter
@@ -71,8 +71,7 @@ def store_full_batches(
     """
     dataset = load_dataset(dataset_name, data_root, average_degree=average_degree, split=split)
     source = SampledFullBatches(dataset.graph, dataset.train_ids, fan_outs, seed, batch_size)
-    fingerprint = graph_fingerprint(dataset.graph)
-    recipe = Recipe.of(dataset.name, fingerprint, dataset.train_ids, fan_outs, seed, batch_size)
+    recipe = Recipe.of(dataset.name, dataset.graph_fingerprint, dataset.train_ids, fan_outs, seed, batch_size)
     writer = FullBatchWriter(root, recipe)
     missing = writer.missing(num_epochs)
     started = time.perf_counter()

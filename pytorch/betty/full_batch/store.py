@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,10 +27,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from betty.blocks import FullBatch, chain_blocks
+from betty.envelope import DamagedError
 from betty.errors import BettyError
 from betty.files import PARTIAL_SUFFIX, hold_lock, sha256, whole_file
 from betty.full_batch.manifest import Recipe, StoredFile, read_manifest, write_manifest
-from betty.full_batch.sampling import check_position
+from betty.full_batch.sampling import FullBatchSource, check_position
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class FullBatchWriter:
         recipe: what to store.
 
     Raises:
-        BettyError: the folder holds other full batches or a damaged manifest, or cannot be written.
+        BettyError: the folder holds other full batches, or cannot be written.
     """
 
     def __init__(self, root: Path, recipe: Recipe) -> None:
@@ -56,8 +57,14 @@ class FullBatchWriter:
             self._lock = hold_lock(self.folder)
             for leftover in self.folder.glob(f"*{PARTIAL_SUFFIX}"):
                 leftover.unlink()
-            recorded = read_manifest(self.folder, recipe)
-            self._files = {position: file for position, file in recorded.items() if _is_whole(self.folder, file)}
+            self._files = {position: file for position, file in self._recorded() if _is_whole(self.folder, file)}
+
+    def _recorded(self) -> Iterable[tuple[tuple[int, int], StoredFile]]:
+        try:
+            return read_manifest(self.folder, self._recipe).items()
+        except DamagedError as damage:
+            logger.warning("%s; all of it is made again", damage)
+            return ()
 
     @property
     def files(self) -> list[StoredFile]:
@@ -87,8 +94,8 @@ class FullBatchWriter:
             edges=tuple(block.num_edges for block in full_batch.blocks),
         )
         with _writing(self.folder):
-            with whole_file(self.folder / file.name) as partial:
-                partial.write_bytes(content)
+            with whole_file(self.folder / file.name) as target:
+                target.write(content)
             self._files[epoch, batch] = file
             write_manifest(self.folder, self._recipe, self.files)
         return file
@@ -100,27 +107,31 @@ class StoredFullBatches:
     Args:
         root: folder of all stored full batches.
         recipe: what is expected there.
+        sampled: the same full batches, to take in place of those whose files turn out to be damaged, which is logged;
+            without it they are refused.
 
     Raises:
         BettyError: the manifest is damaged, of a newer format, or of other full batches.
     """
 
-    def __init__(self, root: Path, recipe: Recipe) -> None:
+    def __init__(self, root: Path, recipe: Recipe, sampled: FullBatchSource | None = None) -> None:
         self.folder = recipe.folder(root)
         self.num_batches = recipe.num_batches
         self._recipe = recipe
+        self._sampled = sampled
         self._files = read_manifest(self.folder, recipe)
         self._verified: set[tuple[int, int]] = set()
+        self._damaged: set[tuple[int, int]] = set()
 
     def require_epochs(self, num_epochs: int) -> None:
         """Make sure, before hours of training, that all full batches of the first epochs are there in their size.
 
         Raises:
-            BettyError: one is not.
+            BettyError: one is not stored, or not in its size and cannot be sampled.
         """
         for epoch in range(num_epochs):
             for batch in range(self.num_batches):
-                self._check_size(self._file(epoch, batch, num_epochs))
+                self._is_intact(self._file(epoch, batch, num_epochs), self._check_size)
 
     def load(self, epoch: int, batch: int) -> FullBatch:
         """The full batch at position ``batch`` of an epoch, both counted from 0.
@@ -128,15 +139,13 @@ class StoredFullBatches:
         Its tensors are memory-mapped. Before the first use the whole file is read once, for its checksum.
 
         Raises:
-            BettyError: it is not stored, or the file is not as it was written.
+            BettyError: it is not stored, or the file is not as it was written and the full batch cannot be sampled.
         """
         check_position(epoch, batch, self.num_batches)
         file = self._file(epoch, batch, epoch + 1)
-        path = self.folder / file.name
-        if (epoch, batch) not in self._verified:
-            self._verify(path, file)
-            self._verified.add((epoch, batch))
-        with safe_open(path, framework="pt", device="cpu") as content:
+        if not self._is_intact(file, self._verify):
+            return self._sampled.load(epoch, batch)
+        with safe_open(self.folder / file.name, framework="pt", device="cpu") as content:
             return _from_tensors({name: content.get_tensor(name) for name in content.keys()})  # noqa: SIM118
 
     def _file(self, epoch: int, batch: int, num_epochs: int) -> StoredFile:
@@ -147,19 +156,36 @@ class StoredFullBatches:
             message = f"batch {batch} of epoch {epoch} is not stored in {self.folder}; make it with {command}"
             raise BettyError(message) from None
 
-    def _check_size(self, file: StoredFile) -> None:
-        path = self.folder / file.name
+    def _is_intact(self, file: StoredFile, check: Callable[[Path, StoredFile], None]) -> bool:
+        """Whether a file passes a check; where it does not, that is said once, or refused if it cannot be sampled."""
+        position = (file.epoch, file.batch)
+        if position in self._damaged:
+            return False
+        try:
+            check(self.folder / file.name, file)
+        except DamagedError as damage:
+            if self._sampled is None:
+                raise
+            logger.warning("%s; until then it is sampled again", damage)
+            self._damaged.add(position)
+            return False
+        return True
+
+    def _check_size(self, path: Path, file: StoredFile) -> None:
         try:
             size = path.stat().st_size
         except OSError as error:
-            raise BettyError(f"{path} cannot be read: {error.strerror}; {self._remedy()}") from error
+            raise DamagedError(f"{path} cannot be read: {error.strerror}; {self._remedy()}") from error
         if size != file.bytes:
-            raise BettyError(f"{path} has {size} bytes instead of {file.bytes}; {self._remedy()}")
+            raise DamagedError(f"{path} has {size} bytes instead of {file.bytes}; {self._remedy()}")
 
     def _verify(self, path: Path, file: StoredFile) -> None:
-        self._check_size(file)
+        if (file.epoch, file.batch) in self._verified:
+            return
+        self._check_size(path, file)
         if sha256(path) != file.sha256:
-            raise BettyError(f"{path} is damaged: its checksum is another; {self._remedy()}")
+            raise DamagedError(f"{path} is damaged: its checksum is another; {self._remedy()}")
+        self._verified.add((file.epoch, file.batch))
 
     def _remedy(self) -> str:
         last_epoch, _ = max(self._files)

@@ -16,7 +16,7 @@ from betty.command_line import (
     run_command,
     set_up_logging,
 )
-from betty.datasets import Dataset, graph_fingerprint
+from betty.datasets import Dataset
 from betty.device_loader import DeviceLoader
 from betty.full_batch import FullBatchSource, Recipe, SampledFullBatches, StoredFullBatches
 from betty.memory import available_memory, size_text, states_its_memory
@@ -29,7 +29,7 @@ from betty.micro_batch_train.planner import BudgetPartitioning
 from betty.micro_batch_train.planning_ahead import Planner, PlanningAhead
 from betty.micro_batch_train.stored_parts import StoredTensors
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning
-from betty.training import TrainEpoch
+from betty.training import Trainer
 from betty.training_command_line import (
     load_flagged_dataset,
     new_model,
@@ -104,11 +104,11 @@ def main(arguments: list[str] | None = None) -> None:
 def train(flags: argparse.Namespace) -> None:
     budget = cache(lambda: memory_budget(flags))
 
-    def make_trainer(dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
+    def make_trainer(dataset: Dataset, device_loader: DeviceLoader) -> Trainer:
         recipe = full_batch_recipe(flags, dataset)
         source, store = full_batches(flags, dataset, recipe)
         planned_by = planner(flags, dataset, recipe, budget())
-        return MicroBatchTrainer(source, planned_by, device_loader, flags.seed, flags.num_epochs, store).train_epoch
+        return MicroBatchTrainer(source, planned_by, device_loader, flags.seed, flags.num_epochs, store)
 
     run_training(flags, make_trainer, budget)
 
@@ -159,17 +159,18 @@ def show_plan(flags: argparse.Namespace) -> None:
 
 
 def full_batch_recipe(flags: argparse.Namespace, dataset: Dataset) -> Recipe:
-    graph = graph_fingerprint(dataset.graph)
-    return Recipe.of(dataset.name, graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
+    return Recipe.of(
+        dataset.name, dataset.graph_fingerprint, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size
+    )
 
 
 def full_batches(flags: argparse.Namespace, dataset: Dataset, recipe: Recipe) -> tuple[FullBatchSource, StoredTensors]:
     """The full batches of every epoch, and where their parts are kept."""
     store = StoredTensors(recipe.folder(flags.full_batch_root) / "parts", asdict(recipe))
+    sampled = SampledFullBatches(dataset.graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
     if not flags.load_full_batch:
-        sampled = SampledFullBatches(dataset.graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
         return sampled, store
-    stored = StoredFullBatches(flags.full_batch_root, recipe)
+    stored = StoredFullBatches(flags.full_batch_root, recipe, sampled)
     stored.require_epochs(flags.num_epochs)
     return stored, store
 

@@ -85,5 +85,5 @@ def plot_plan(path: Path, plan: MicroBatchPlan) -> None:
         axes.set(xlim=(-0.7, max(len(plan.parts), 4) - 0.3))
         handles, names = axes.get_legend_handles_labels()
         axes.legend(handles[::-1], names[::-1], frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-        with whole_file(path) as partial:
-            figure.savefig(partial, format="png", dpi=120)
+        with whole_file(path) as file:
+            figure.savefig(file, format="png", dpi=120)

@@ -274,6 +274,15 @@ class BudgetPartitioning:
         self._share *= ROOM_AFTER_NOTICE
         logger.info("planning with %s of memory from now on", size_text(self._memory_budget * self._share))
 
+    @property
+    def learned(self) -> dict[str, float]:
+        """The share of the budget that is planned with, which shrinks."""
+        return {"share": self._share}
+
+    def recall(self, learned: dict[str, float]) -> None:
+        """Go on with what such a planner had learned."""
+        self._share = learned["share"]
+
 
 def _plan_for_all(
     plan: Callable[..., MicroBatchPlan], others: Sequence[FullBatch], estimate: Estimate, memory_budget: int

@@ -55,6 +55,15 @@ class Planner(Protocol):
         """
         ...
 
+    @property
+    def learned(self) -> dict[str, float]:
+        """What plans depend on beside that: what was learned from micro-batches that did not fit."""
+        ...
+
+    def recall(self, learned: dict[str, float]) -> None:
+        """Go on with what a planner of the same settings had learned."""
+        ...
+
     def leave_more_room(self, num_micro_batches: int) -> None:
         """Take notice that a plan did not fit on the device, for the full batches to come.
 
@@ -132,6 +141,15 @@ class PlanningAhead:
         if following[1] < self._num_epochs:
             self._begin(model, following)
         return planned
+
+    @property
+    def learned(self) -> dict[str, float]:
+        """What the planner learned."""
+        return self._planner.learned
+
+    def recall(self, learned: dict[str, float]) -> None:
+        """Go on with what such a planner had learned, before anything is planned."""
+        self._planner.recall(learned)
 
     def leave_more_room(self, num_micro_batches: int) -> None:
         """Tell the planner that a plan did not fit; what was planned before is not used any more."""

@@ -88,6 +88,15 @@ class Partitioning:
         """Make as many micro-batches of the full batches to come, and one more than so far at least."""
         self.num_parts = max(self.num_parts + 1, num_micro_batches - self.num_re_partition)
 
+    @property
+    def learned(self) -> dict[str, float]:
+        """The number of parts, which grows."""
+        return {"num_parts": self.num_parts}
+
+    def recall(self, learned: dict[str, float]) -> None:
+        """Go on with what such a planner had learned."""
+        self.num_parts = int(learned["num_parts"])
+
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -251,6 +260,15 @@ class MicroBatchTrainer:
         self._planned = PlanningAhead(full_batches, planner, device_loader.device, seed, num_epochs, store)
         self._device_loader = device_loader
         self._seed = seed
+
+    @property
+    def learned(self) -> dict[str, float]:
+        """What the planner learned from micro-batches that did not fit."""
+        return self._planned.learned
+
+    def recall(self, learned: dict[str, float]) -> None:
+        """Go on with what such a trainer had learned."""
+        self._planned.recall(learned)
 
     def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
         """Train on every full batch of an epoch."""

@@ -9,7 +9,7 @@ from betty.datasets import Dataset
 from betty.device_loader import DeviceLoader
 from betty.full_batch import SampledFullBatches
 from betty.mini_batch_train.trainer import MiniBatchTrainer
-from betty.training import TrainEpoch
+from betty.training import Trainer
 from betty.training_command_line import parse_training_flags, run_training, training_parser
 
 MODULE = "betty.mini_batch_train"
@@ -22,9 +22,9 @@ def main(arguments: list[str] | None = None) -> None:
     run_command(parser.prog, lambda: run_training(flags, lambda *parts: make_trainer(flags, *parts)))
 
 
-def make_trainer(flags: argparse.Namespace, dataset: Dataset, device_loader: DeviceLoader) -> TrainEpoch:
+def make_trainer(flags: argparse.Namespace, dataset: Dataset, device_loader: DeviceLoader) -> Trainer:
     mini_batches = SampledFullBatches(dataset.graph, dataset.train_ids, flags.fan_out, flags.seed, flags.batch_size)
-    return MiniBatchTrainer(mini_batches, device_loader, flags.seed).train_epoch
+    return MiniBatchTrainer(mini_batches, device_loader, flags.seed)
 
 
 if __name__ == "__main__":

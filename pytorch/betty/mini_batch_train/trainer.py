@@ -29,6 +29,14 @@ class MiniBatchTrainer:
         self._device_loader = device_loader
         self._seed = seed
 
+    @property
+    def learned(self) -> dict[str, float]:
+        """Nothing: every epoch depends on the flags alone."""
+        return {}
+
+    def recall(self, learned: dict[str, float]) -> None:
+        """There is nothing to recall."""
+
     def train_epoch(self, model: nn.Module, optimizer: Optimizer, run: int, epoch: int) -> EpochRecord:
         """Train on every mini-batch of an epoch, the next one being sampled in the background."""
         loss, sample_s, transfer_s, batches = 0.0, 0.0, 0.0, []
