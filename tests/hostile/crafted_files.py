@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
+from betty.envelope import SEAL
 from tests.hostile.outcome import Outcome
 from tests.hostile.readers import Case, cases
 from tests.hostile.scene import Scene
-from tests.hostile.seals import sealed
+from tests.hostile.seals import sealed, sealed_head, with_head
 
 DIGITS = "@digits@"
 """Stands for a number that Python refuses to write."""
@@ -55,14 +56,17 @@ def crafted_json(scene: Scene, number: int, seed: int) -> Iterator[Outcome]:
 def _changed_json(case: Case, chance: random.Random) -> Outcome:
     lines = case.content.decode().splitlines() if case.file.suffix == ".jsonl" else [case.content.decode()]
     position = chance.randrange(len(lines))
-    is_forged = chance.random() < 0.5
-    document, change = changed(json.loads(lines[position]), chance)
-    lines[position] = text_of(sealed(document) if is_forged else document)
+    before = json.loads(lines[position])
+    document, change = changed(before, chance)
+    is_forged = SEAL in before and SEAL in document and chance.random() < 0.5
+    if is_forged:
+        document, change = sealed(document), f"{change}, and the seal fits"
+    lines[position] = text_of(document)
     return case.with_content("".join(f"{line}\n" for line in lines).encode(), change, is_forged)
 
 
 def crafted_headers(scene: Scene, number: int, seed: int) -> Iterator[Outcome]:
-    """The same in the headers of files of tensors: dtypes, shapes, offsets, metadata."""
+    """The same in the headers of files of tensors: dtypes, shapes, offsets, metadata; also with a seal that fits."""
     chance = random.Random(seed)
     readers = cases(scene, lambda name: name.endswith(".safetensors"))
     for trial in range(number):
@@ -70,11 +74,16 @@ def crafted_headers(scene: Scene, number: int, seed: int) -> Iterator[Outcome]:
         size = int.from_bytes(case.content[:8], "little")
         body = case.content[8 + size :]
         header = json.loads(case.content[8 : 8 + size])
-        kind = trial % 3
-        if kind == 0:
+        kind = trial % 4
+        head = sealed_head(header)
+        if kind == 0 and head is not None:
+            head, change = changed(head, chance)
+            forged = text_of(with_head(header, head)).encode()
+            yield case.with_content(with_header(forged, body), f"header: {change}, and the seal fits", is_forged=True)
+        elif kind == 1:
             name = chance.choice(sorted(DOCUMENTS))
             yield case.with_content(with_header(DOCUMENTS[name], body), f"header: {name}")
-        elif kind == 1:
+        elif kind == 2:
             document, change = changed(header, chance)
             yield case.with_content(with_header(text_of(document).encode(), body), f"header: {change}")
         else:
