@@ -40,6 +40,7 @@ class Dataset:
         test_ids: int64, nodes to test on.
         num_classes: number of classes, at least 1.
         evaluator_name: the name of OGB's ``Evaluator``, where there is one.
+        split_origin: how the split came about, in words.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Dataset:
     test_ids: Tensor
     num_classes: int
     evaluator_name: str | None = None
+    split_origin: str = "the data set's own"
 
     @property
     def num_nodes(self) -> int:
@@ -109,7 +111,8 @@ def _require_labels(labels: Tensor, num_classes: int, origin: object) -> None:
     if num_classes > most:
         raise BettyError(
             f"{origin}: the labels make {num_classes} classes (the largest is {high}), but {labels.numel()} nodes can "
-            f"have at most {most}; number the classes from 0 without gaps"
+            f"have at most {most}; number the classes from 0 without gaps, by numpy.unique(labels, "
+            "return_inverse=True)[1]; numbers to predict, as in regression, are no classes"
         )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 from pathlib import Path
 
 import torch
@@ -24,10 +25,12 @@ from betty.datasets.cache import load_or_make, write_cache
 from betty.datasets.damage import blamed_on
 from betty.datasets.dataset import Dataset, checked, require_finite
 from betty.datasets.graph import build_graph, undirected_csc
-from betty.datasets.splits import random_split, split_from_masks
+from betty.datasets.splits import random_split, random_split_origin, split_from_masks
 from betty.dgl_compat import dgl
 from betty.errors import BettyError
 from betty.files import whole_file
+
+logger = logging.getLogger(__name__)
 
 ARCHIVES = {"cora": "cora_v2", "citeseer": "citeseer", "pubmed": "pubmed", "reddit": "reddit"}
 """What DGL calls a data set's archive, without ``.zip``; raw files are in a folder that begins with this name."""
@@ -75,12 +78,15 @@ def load_karate(root: Path, seed: int) -> Dataset:
     club = _mixed(_OwnFolder, dgl.data.KarateClubDataset)(root)
     labels = club[0].ndata["label"]
     first_ends, second_ends = (ends.numpy() for ends in club[0].edges())
+    origin = random_split_origin(seed)
+    logger.info("karate: there is no split; nodes are divided %s", origin)
     dataset = Dataset(
         name="karate",
         graph=build_graph(*undirected_csc(first_ends, second_ends, labels.numel())),
         features=torch.eye(labels.numel()),
         labels=labels,
         num_classes=club.num_classes,
+        split_origin=origin,
         **random_split(labels, seed)._asdict(),
     )
     return checked(dataset, "karate")
