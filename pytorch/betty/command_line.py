@@ -162,6 +162,12 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--data-root", type=folder, default=Path("data"), help="folder for data sets")
     group.add_argument("--average-degree", type=positive_float, help="of a synthetic data set, instead of its own")
     group.add_argument("--split", type=non_negative_int, default=0, help="of an .npz graph with several splits")
+    group.add_argument(
+        "--directed",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="whether edges of an .npz graph keep their directions; as the file says if not given",
+    )
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:

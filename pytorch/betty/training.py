@@ -117,7 +117,7 @@ def fit(
     Returns:
         The epochs' objects of ``metrics.jsonl``.
     """
-    data = {"name": dataset.name, **dataset.fingerprints()}
+    data = {"name": dataset.name, "split": dataset.split_origin, **dataset.fingerprints()}
     checkpoint = folder.open(data, describe_environment(device))
     first_run = 0
     if checkpoint:

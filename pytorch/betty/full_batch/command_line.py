@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             data_root=flags.data_root,
             average_degree=flags.average_degree,
             split=flags.split,
+            directed=flags.directed,
             fan_outs=flags.fan_out,
             seed=flags.seed,
             batch_size=flags.batch_size,
@@ -58,6 +59,7 @@ def store_full_batches(
     data_root: Path,
     average_degree: float | None,
     split: int,
+    directed: bool | None,
     fan_outs: Sequence[int],
     seed: int,
     batch_size: int | None,
@@ -69,7 +71,7 @@ def store_full_batches(
     Raises:
         BettyError: the data set cannot be loaded, or the full batches cannot be written.
     """
-    dataset = load_dataset(dataset_name, data_root, average_degree=average_degree, split=split)
+    dataset = load_dataset(dataset_name, data_root, average_degree=average_degree, split=split, directed=directed)
     source = SampledFullBatches(dataset.graph, dataset.train_ids, fan_outs, seed, batch_size)
     recipe = Recipe.of(dataset.name, dataset.graph_fingerprint, dataset.train_ids, fan_outs, seed, batch_size)
     writer = FullBatchWriter(root, recipe)
