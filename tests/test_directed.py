@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from betty import GraphSAGE, load_dataset, partition, sample_full_batch, split
 from betty.datasets import Dataset, csc
 from betty.evaluation import layerwise_inference
-from betty.full_batch.__main__ import main as store_full_batches
-from betty.micro_batch_train.__main__ import main as train
+from betty.full_batch.command_line import main as store_full_batches
+from betty.micro_batch_train.command_line import main as train
 from betty.micro_batch_train.graph_partitioner import METHODS
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 60, 5, 3

@@ -162,6 +162,8 @@ def test_writing_into_a_tensor_does_not_reach_the_file(stored: Path) -> None:
 
 def test_digests_are_sha256_of_bytes_and_of_sorted_json() -> None:
     assert tensor_digest(TENSORS["wide"].T) == hashlib.sha256(TENSORS["wide"].T.numpy().tobytes()).hexdigest()
+    single = torch.zeros(1, dtype=torch.int64).expand(1).as_strided((1,), (0,))
+    assert tensor_digest(single) == hashlib.sha256(bytes(8)).hexdigest()
     text = json.dumps({"a": [1, None], "b": 0.5}, sort_keys=True, separators=(",", ":"))
     assert digest_of({"b": 0.5, "a": (1, None)}) == hashlib.sha256(text.encode()).hexdigest()
 

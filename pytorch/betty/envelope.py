@@ -191,7 +191,9 @@ class _Entry:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    dense = tensor.detach().cpu().contiguous()
+    # A single item may have any stride, of which PyTorch views only 1 as bytes.
+    return memoryview(dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy())
 
 
 def _header(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from betty import BettyError, Block, FullBatch, GraphSAGE, plan_micro_batches, split
 from betty.device_loader import DeviceLoader
 from betty.memory import estimate_memory
-from betty.micro_batch_train.out_of_memory import MESSAGES
+from betty.memory.shortage import OF_HOST
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning, accumulate_gradients
 from betty.models.layered_model import LayeredModel
 from betty.models.node_mixing import mixes_nodes
@@ -120,7 +120,7 @@ def test_what_is_not_refused_is_exact(norm: Callable[[int], nn.Module], parts: l
 def test_one_micro_batch_that_ran_out_of_memory_is_not_split_in_silence() -> None:
     class TooLarge(NormLayer):
         def forward(self, block: Block, x: Tensor) -> Tensor:
-            raise RuntimeError(MESSAGES[0])
+            raise RuntimeError(OF_HOST[0])
 
     model = LayeredModel(lambda *widths: TooLarge(nn.BatchNorm1d, *widths), NUM_FEATURES, 5, 4, 2, dropout=0)
     with pytest.raises(BettyError, match="allow_inexact"):
