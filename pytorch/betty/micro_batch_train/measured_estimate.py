@@ -85,7 +85,11 @@ class MeasuredEstimate:
     def _measure_small_ones(self, memory_budget: int) -> None:
         cutter = MicroBatchCutter(self._full_batch)
         num_outputs = self._full_batch.output_ids.numel()
-        size = max(1, num_outputs // SMALLEST_SHARE)
+        # Batch norm has nothing to normalize by in one node.
+        size = min(num_outputs, max(2, num_outputs // SMALLEST_SHARE))
+        # The first step of all also allocates what stays, such as the workspace of CUDA's libraries.
+        self._measure(cutter.cut([torch.arange(size)])[0])
+        self._measured.clear()
         while True:
             # Neighbours in the batch, and nodes from all over it, which share less.
             spread = torch.arange(size) * num_outputs // size
