@@ -201,6 +201,7 @@ def test_a_random_split_is_told_of(load, caplog):
     [
         (GRAPH | {"colour": LABELS, "size": LABELS}, "colour, size: not used; betty.datasets.npz tells"),
         (GRAPH | {"x\ny": LABELS}, "x y: not used"),
+        (GRAPH | {"notes": np.array([{}, None], dtype=object)}, "notes: not used"),
         (GRAPH | {"class_weights": np.ones(3)}, "class_weights: not used"),
         (
             GRAPH | {"edges": np.array([[0, 1], [2, 3]])},
@@ -236,6 +237,11 @@ REFUSED = {
     "edge types and times": (
         GRAPH | {"edge_type": np.ones(7), "edgeTimes": np.ones(7)},
         "edge_type, edgeTimes: .* without them",
+    ),
+    "weights by the number of rows": (GRAPH | {"w": np.ones((7, 1))}, "w: edges have neither weights"),
+    "weights by the number of indices": (
+        without("edges") | adjacency() | {"time": np.ones(6)},
+        "time: edges have neither weights",
     ),
     "relations": (GRAPH | {"relations": np.ones(7)}, "relations: edges have neither"),
     "weights of an adjacency matrix": (
@@ -278,13 +284,15 @@ REFUSED = {
     "labels of names": (GRAPH | {"node_labels": NAMES}, r"numpy.unique\(node_labels, return_inverse=True\)\[1\]"),
     "labels in a column": (GRAPH | {"node_labels": LABELS[:, None]}, r"save node_labels.reshape\(-1\)"),
     "labels one-hot": (GRAPH | {"node_labels": np.eye(NUM_NODES, dtype=int)}, r"one-hot rows node_labels.argmax\(1\)"),
+    "labels of objects": (GRAPH | {"node_labels": OBJECTS[:, 0]}, r"node_labels is object \[10\].*Python objects"),
+    "a mask of objects": (GRAPH | {"train_mask": OBJECTS[:, 0]}, r"train_mask does not load .*Python objects"),
     "numbers to predict": (
         GRAPH | {"node_labels": LABELS * 508_957 + 508_957},
         "make 1526872 classes.*numpy.unique.*numbers to predict, as in regression, are no classes",
     ),
     "features of objects": (
         GRAPH | {"node_features": OBJECTS},
-        "node_features does not load.*Python objects",
+        r"node_features is object \[10, 3\].*Python objects.*dtype",
     ),
     "features of names": (GRAPH | {"node_features": NAMES[:, None]}, r"node_features is <U1 \[10, 1\]"),
     "features of a single column": (GRAPH | {"node_features": FEATURES[:, 0]}, r"save node_features\[:, None\]"),

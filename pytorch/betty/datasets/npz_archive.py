@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 ITEMS_PER_CHUNK = 1 << 21
 SUFFIX = ".npy"
+OBJECTS = "it holds Python objects, which are not unpickled; give it a dtype of numbers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +22,7 @@ class ArrayStream:
 
     Args:
         shape: of the array.
-        dtype: without Python objects.
+        dtype: of an item.
         columns_first: whether the items stand in Fortran's order.
         stream: its bytes, from the first item on.
     """
@@ -35,9 +36,11 @@ class ArrayStream:
         """All items in the order of the file, in flat arrays that cannot be written to.
 
         Raises:
-            ValueError: there are fewer or more than the shape says.
+            ValueError: there are fewer or more than the shape says, or they are Python objects.
             zipfile.BadZipFile: the checksum tells of damage.
         """
+        if self.dtype.hasobject:
+            raise ValueError(OBJECTS)
         num_items, step = math.prod(self.shape), items_per_chunk or ITEMS_PER_CHUNK
         for start in range(0, num_items, step):
             count = min(step, num_items - start)
@@ -73,7 +76,7 @@ def open_array(path: Path, name: str) -> Iterator[ArrayStream]:
 
     Raises:
         KeyError: there is none of that name.
-        ValueError: it is no array in NumPy's form, or holds Python objects.
+        ValueError: it is no array in NumPy's form.
         zipfile.BadZipFile: the file is no zip archive, or a damaged one.
     """
     with zipfile.ZipFile(path) as archive:
@@ -84,6 +87,4 @@ def open_array(path: Path, name: str) -> Iterator[ArrayStream]:
                 np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             )
             shape, columns_first, dtype = read_header(stream)
-            if dtype.hasobject:
-                raise ValueError("it holds Python objects, which are not unpickled; give it a dtype of numbers")
             yield ArrayStream(shape, dtype, columns_first, stream)
