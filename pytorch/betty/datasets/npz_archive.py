@@ -1,6 +1,8 @@
 """The arrays of an ``.npz`` file as streams: a chunk is in memory at a time, and nothing is unpickled."""
 
 import math
+import os
+import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,9 @@ from numpy.typing import NDArray
 
 ITEMS_PER_CHUNK = 1 << 21
 SUFFIX = ".npy"
+END_RECORD = struct.Struct("<4s4H2LH")
+"""What a zip archive ends in: its fifth field counts the members, up to :data:`MANY_MEMBERS`."""
+MANY_MEMBERS = 0xFFFF
 OBJECTS = "it holds Python objects, which are not unpickled; give it a dtype of numbers"
 
 
@@ -64,10 +69,17 @@ def array_names(path: Path) -> list[str]:
     """The names of the arrays, in the order of the file.
 
     Raises:
-        zipfile.BadZipFile: the file is no zip archive.
+        zipfile.BadZipFile: the file is no zip archive, or its directory is damaged.
     """
     with zipfile.ZipFile(path) as archive:
-        return [member.removesuffix(SUFFIX) for member in archive.namelist()]
+        members, comment = archive.namelist(), archive.comment
+    # A damaged length lets zipfile take one entry of the directory for a part of another, and drop it.
+    with open(path, "rb") as file:
+        file.seek(-(END_RECORD.size + len(comment)), os.SEEK_END)
+        *_, num_members, _, _, _ = END_RECORD.unpack(file.read(END_RECORD.size))
+    if num_members not in (len(members), MANY_MEMBERS):
+        raise zipfile.BadZipFile(f"the directory holds {len(members)} of {num_members} arrays")
+    return [member.removesuffix(SUFFIX) for member in members]
 
 
 @contextmanager

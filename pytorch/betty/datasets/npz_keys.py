@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from betty.datasets.key_words import words_of
 from betty.datasets.npz_file import NpzFile, named
 from betty.datasets.npz_split import is_of_a_split
-from betty.errors import BettyError
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ def check_keys(file: NpzFile, num_nodes: int) -> None:
     An unknown array that has as many rows as there are edges, and not nodes, is one of edges too.
 
     Raises:
-        BettyError: naming the keys, and what to do about them.
+        BettyError: naming the keys, and what to do about them; or an unknown one is no array.
     """
     for what, forms in FORMS:
         given = [next(key for key in form if key in file) for form in forms if any(key in file for key in form)]
@@ -67,11 +66,8 @@ def _num_edges(file: NpzFile) -> int:
 
 
 def _num_rows(file: NpzFile, key: str) -> int:
-    """0 of what has no rows, or is no array."""
-    try:
-        return next(iter(file.form(key)[1]), 0)
-    except BettyError:
-        return 0
+    """0 of what has no rows."""
+    return next(iter(file.form(key)[1]), 0)
 
 
 def _them(keys: Sequence[str]) -> str:
