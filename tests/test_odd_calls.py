@@ -174,6 +174,9 @@ def test_a_whole_graph_is_a_block_of_all_nodes():
         (["my-graph.npy"], {}, r"there is no data set 'my-graph.npy'.*\.npz"),
         (["none.npz"], {}, "none.npz does not exist"),
         (["karate"], {"seed": -1}, "seed of -1"),
+        (["karate"], {"seed": 1.5}, "seed 1.5, split 0, .* whole numbers"),
+        (["none.npz"], {"split": "1"}, "split '1', .* whole numbers"),
+        (["none.npz"], {"directed": "yes"}, "directed 'yes': .* True, False or None"),
     ],
 )
 def test_impossible_data_sets_are_refused_with_a_remedy(tmp_path, arguments, flags, message):

@@ -201,6 +201,7 @@ def test_a_random_split_is_told_of(load, caplog):
     [
         (GRAPH | {"colour": LABELS, "size": LABELS}, "colour, size: not used; betty.datasets.npz tells"),
         (GRAPH | {"x\ny": LABELS}, "x y: not used"),
+        (GRAPH | {"notes": np.array([{}, None], dtype=object)}, "notes: not used"),
         (GRAPH | {"class_weights": np.ones(3)}, "class_weights: not used"),
         (
             GRAPH | {"edges": np.array([[0, 1], [2, 3]])},
@@ -236,6 +237,11 @@ REFUSED = {
     "edge types and times": (
         GRAPH | {"edge_type": np.ones(7), "edgeTimes": np.ones(7)},
         "edge_type, edgeTimes: .* without them",
+    ),
+    "weights by the number of rows": (GRAPH | {"w": np.ones((7, 1))}, "w: edges have neither weights"),
+    "weights by the number of indices": (
+        without("edges") | adjacency() | {"time": np.ones(6)},
+        "time: edges have neither weights",
     ),
     "relations": (GRAPH | {"relations": np.ones(7)}, "relations: edges have neither"),
     "weights of an adjacency matrix": (
@@ -278,13 +284,15 @@ REFUSED = {
     "labels of names": (GRAPH | {"node_labels": NAMES}, r"numpy.unique\(node_labels, return_inverse=True\)\[1\]"),
     "labels in a column": (GRAPH | {"node_labels": LABELS[:, None]}, r"save node_labels.reshape\(-1\)"),
     "labels one-hot": (GRAPH | {"node_labels": np.eye(NUM_NODES, dtype=int)}, r"one-hot rows node_labels.argmax\(1\)"),
+    "labels of objects": (GRAPH | {"node_labels": OBJECTS[:, 0]}, r"node_labels is object \[10\].*Python objects"),
+    "a mask of objects": (GRAPH | {"train_mask": OBJECTS[:, 0]}, r"train_mask does not load .*Python objects"),
     "numbers to predict": (
         GRAPH | {"node_labels": LABELS * 508_957 + 508_957},
         "make 1526872 classes.*numpy.unique.*numbers to predict, as in regression, are no classes",
     ),
     "features of objects": (
         GRAPH | {"node_features": OBJECTS},
-        "node_features does not load.*Python objects",
+        r"node_features is object \[10, 3\].*Python objects.*dtype",
     ),
     "features of names": (GRAPH | {"node_features": NAMES[:, None]}, r"node_features is <U1 \[10, 1\]"),
     "features of a single column": (GRAPH | {"node_features": FEATURES[:, 0]}, r"save node_features\[:, None\]"),
@@ -322,6 +330,7 @@ REFUSED = {
     "a mask or ids": (GRAPH | {"train": mask(TRAIN, int)}, "train can be a mask or node ids; make it bool"),
     "a mask of floats": (GRAPH | {"train_mask": mask(TRAIN, float)}, "train_mask is float64.*bool or integer"),
     "a mask of other nodes": (GRAPH | {"train_mask": np.ones(9, bool)}, r"train_mask is bool \[9\].* N = 10 nodes"),
+    "masks of no split": (GRAPH | {"train_masks": np.ones((0, NUM_NODES), bool)}, r"train_masks is bool \[0, 10\]"),
     "ids of other nodes": (GRAPH | {"train_idx": [0, 10]}, "train_idx has node ids from 0 to 10, but the graph has 10"),
     "ids of several splits": (GRAPH | {"train_idx": [[0, 1], [2, 3]]}, r"several splits are given as masks \[S, N\]"),
     "a part for each node": (GRAPH | {"split": LABELS}, "split: it is not clear which part of a split.*train_mask"),
@@ -393,6 +402,24 @@ def test_members_without_a_suffix_are_arrays_too(tmp_path):
     assert neighbours(load_dataset(tmp_path / "mine.npz")) == undirected(EDGES.tolist())
 
 
+def test_a_member_that_is_no_array_is_refused_by_name(tmp_path):
+    members = [(f"{key}.npy", member(array)) for key, array in GRAPH.items()]
+    write_members(tmp_path / "mine.npz", [*members, ("notes.txt", b"made by hand")])
+    with pytest.raises(BettyError, match=r"mine\.npz: notes\.txt does not load"):
+        load_dataset(tmp_path / "mine.npz")
+
+
+def test_a_changed_key_does_not_make_a_part_of_the_split_unknown(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **GRAPH, **MASKS)
+    content = path.read_bytes()
+    # The last time that a key is there is in the directory of the archive.
+    start = content.rindex(b"val_mask")
+    path.write_bytes(content[:start] + b"w" + content[start + 1 :])
+    with pytest.raises(BettyError, match=r"wal_mask does not load .BadZipFile: File name in directory"):
+        load_dataset(path)
+
+
 def test_an_array_that_is_there_twice_is_refused(tmp_path):
     members = [(f"{key}.npy", member(array)) for key, array in GRAPH.items()]
     write_members(tmp_path / "mine.npz", [*members, ("edges", member(EDGES[:1]))])
@@ -405,6 +432,31 @@ def test_bytes_behind_an_array_are_refused(tmp_path):
     write_members(tmp_path / "mine.npz", members)
     with pytest.raises(BettyError, match=r"edges does not load.*more bytes than an array of shape"):
         load_dataset(tmp_path / "mine.npz")
+
+
+def content_of(dataset):
+    ids = (dataset.train_ids, dataset.val_ids, dataset.test_ids)
+    return [tensor.tolist() for tensor in (*csc(dataset.graph), dataset.features, dataset.labels, *ids)]
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_file_is_refused_or_gives_the_same_graph(tmp_path, save):
+    path = tmp_path / "mine.npz"
+    save(path, **GRAPH, **MASKS)
+    whole, expected = path.read_bytes(), content_of(load_dataset(path))
+    random = np.random.default_rng(6)
+    messages = []
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for position in random.integers(len(whole), size=2):
+            damaged[position] ^= 1 << int(random.integers(8))
+        path.write_bytes(damaged)
+        try:
+            assert content_of(load_dataset(path)) == expected
+        except BettyError as error:
+            messages.append(str(error))
+    assert len(messages) > 100
+    assert not any("\n" in message for message in messages)
 
 
 @pytest.mark.parametrize("key", GRAPH)

@@ -1,5 +1,6 @@
 """One door to all data sets."""
 
+from numbers import Integral
 from pathlib import Path
 
 from betty.datasets.dataset import Dataset
@@ -39,6 +40,11 @@ def load_dataset(
         BettyError: the name is unknown, the file is missing or malformed, or a download is needed and fails; one
             line says what to do.
     """
+    if not isinstance(seed, Integral) or not isinstance(split, Integral) or directed not in (None, True, False):
+        raise BettyError(
+            f"seed {seed!r}, split {split!r}, directed {directed!r}: the first two have to be whole numbers, the third "
+            "True, False or None"
+        )
     name = str(name_or_path)
     root = Path("data" if root is None else root)
     if average_degree is not None and name not in SYNTHETIC_NAMES:

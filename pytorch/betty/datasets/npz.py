@@ -35,9 +35,10 @@ for training, 20 % for validation and 20 % for testing. No node may be in two pa
 
 **Classes.** There are as many as the largest label says: at most as many as nodes, or 1000.
 
-**Other arrays.** Those that belong to edges (``edge_weights``, ``edge_attr``, …) are refused, since edges have neither
-weights nor features nor types in Betty. Names and texts of nodes, classes and features are of no use, and left alone
-(``*_names``, ``*_texts``, ``attr_*``, ``idx_to_*``, ``metadata``); any other array is named in a warning.
+**Other arrays.** Those that belong to edges (``edge_weights``, ``edge_attr``, …, and what has a row for every edge) are
+refused, since edges have neither weights nor features nor types in Betty. Names and texts of nodes, classes and
+features are of no use, and left alone (``*_names``, ``*_texts``, ``attr_*``, ``idx_to_*``, ``metadata``); any other
+array is named in a warning.
 
 A file made by hand::
 
@@ -83,7 +84,7 @@ def load_npz(path: Path, seed: int, split: int, directed: bool | None = None) ->
     labels = read_labels(file)
     num_nodes = labels.numel()
     _require_same_nodes(file, num_nodes)
-    check_keys(file)
+    check_keys(file, num_nodes)
     csc = _read_csc(file, num_nodes, is_directed(file) if directed is None else directed)
     parts = read_split(file, num_nodes, split)
     if parts is None:

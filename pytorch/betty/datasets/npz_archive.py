@@ -1,6 +1,8 @@
 """The arrays of an ``.npz`` file as streams: a chunk is in memory at a time, and nothing is unpickled."""
 
 import math
+import os
+import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,10 @@ from numpy.typing import NDArray
 
 ITEMS_PER_CHUNK = 1 << 21
 SUFFIX = ".npy"
+END_RECORD = struct.Struct("<4s4H2LH")
+"""What a zip archive ends in: its fifth field counts the members, up to :data:`MANY_MEMBERS`."""
+MANY_MEMBERS = 0xFFFF
+OBJECTS = "it holds Python objects, which are not unpickled; give it a dtype of numbers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +27,7 @@ class ArrayStream:
 
     Args:
         shape: of the array.
-        dtype: without Python objects.
+        dtype: of an item.
         columns_first: whether the items stand in Fortran's order.
         stream: its bytes, from the first item on.
     """
@@ -35,9 +41,11 @@ class ArrayStream:
         """All items in the order of the file, in flat arrays that cannot be written to.
 
         Raises:
-            ValueError: there are fewer or more than the shape says.
+            ValueError: there are fewer or more than the shape says, or they are Python objects.
             zipfile.BadZipFile: the checksum tells of damage.
         """
+        if self.dtype.hasobject:
+            raise ValueError(OBJECTS)
         num_items, step = math.prod(self.shape), items_per_chunk or ITEMS_PER_CHUNK
         for start in range(0, num_items, step):
             count = min(step, num_items - start)
@@ -61,10 +69,17 @@ def array_names(path: Path) -> list[str]:
     """The names of the arrays, in the order of the file.
 
     Raises:
-        zipfile.BadZipFile: the file is no zip archive.
+        zipfile.BadZipFile: the file is no zip archive, or its directory is damaged.
     """
     with zipfile.ZipFile(path) as archive:
-        return [member.removesuffix(SUFFIX) for member in archive.namelist()]
+        members, comment = archive.namelist(), archive.comment
+    # A damaged length lets zipfile take one entry of the directory for a part of another, and drop it.
+    with open(path, "rb") as file:
+        file.seek(-(END_RECORD.size + len(comment)), os.SEEK_END)
+        *_, num_members, _, _, _ = END_RECORD.unpack(file.read(END_RECORD.size))
+    if num_members not in (len(members), MANY_MEMBERS):
+        raise zipfile.BadZipFile(f"the directory holds {len(members)} of {num_members} arrays")
+    return [member.removesuffix(SUFFIX) for member in members]
 
 
 @contextmanager
@@ -73,7 +88,7 @@ def open_array(path: Path, name: str) -> Iterator[ArrayStream]:
 
     Raises:
         KeyError: there is none of that name.
-        ValueError: it is no array in NumPy's form, or holds Python objects.
+        ValueError: it is no array in NumPy's form.
         zipfile.BadZipFile: the file is no zip archive, or a damaged one.
     """
     with zipfile.ZipFile(path) as archive:
@@ -84,6 +99,4 @@ def open_array(path: Path, name: str) -> Iterator[ArrayStream]:
                 np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             )
             shape, columns_first, dtype = read_header(stream)
-            if dtype.hasobject:
-                raise ValueError("it holds Python objects, which are not unpickled; give it a dtype of numbers")
             yield ArrayStream(shape, dtype, columns_first, stream)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from betty.datasets.damage import blamed_on, one_line
-from betty.datasets.npz_archive import ArrayStream, array_names, open_array
+from betty.datasets.npz_archive import OBJECTS, ArrayStream, array_names, open_array
 from betty.errors import BettyError
 
 SEE_FORM = "see betty.datasets.npz for the form"
@@ -63,6 +63,7 @@ class NpzFile:
     def misshapen(self, key: str, wanted: str, remedy: str = "") -> BettyError:
         """To be raised: an array is not of the wanted form; the remedy is what to do about it."""
         dtype, shape = self.form(key)
+        remedy = OBJECTS if dtype.hasobject else remedy
         advice = f": {remedy}" if remedy else ""
         return self.error(f"{key} is {dtype} {list(shape)}; it has to be {wanted}{advice}")
 

@@ -112,10 +112,10 @@ def _as_ids(key: str) -> str:
 def _masks(file: NpzFile, key: str, array: NDArray, num_nodes: int) -> NDArray:
     """The masks as rows, which may be columns in the file."""
     wanted = f"bool or 0 and 1, [N], [S, N] or [N, S], with N = {num_nodes} nodes"
-    if array.ndim not in (1, 2) or num_nodes not in array.shape:
+    if array.ndim not in (1, 2) or num_nodes not in array.shape or array.size == 0:
         raise file.misshapen(key, wanted)
     if array.shape == (num_nodes, num_nodes) and num_nodes > 1:
-        raise file.misshapen(key, wanted, "with as many splits as nodes, rows and columns cannot be told apart")
+        raise file.misshapen(key, wanted, "which of N splits are rows is not clear; save one")
     return np.atleast_2d(array if array.shape[-1] == num_nodes else array.T)
 
 
