@@ -4,10 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 
-from betty.full_batch import __main__ as full_batch
-from betty.micro_batch_train import __main__ as micro_batch_train
-from betty.mini_batch_train import __main__ as mini_batch_train
+import betty
+from betty.full_batch import command_line as full_batch
+from betty.micro_batch_train import command_line as micro_batch_train
+from betty.mini_batch_train import command_line as mini_batch_train
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -34,9 +37,32 @@ def test_every_file_and_folder_that_it_names_is_there() -> None:
     assert [file for file in files if not list(package.rglob(file.rstrip("/")))] == []
 
 
-def test_the_python_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (example,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "betty.split" in block)
+def test_the_python_examples_run_and_train_as_the_whole_batch_would(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
+    saving, training, *others = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    own_graph = {
+        "edges": torch.tensor([[0, 1], [1, 2]]),
+        "features": torch.ones(3, 2),
+        "labels": torch.tensor([0, 1, 0]),
+    }
+    exec(saving, {name: tensor.numpy() for name, tensor in own_graph.items()})
+    assert torch.equal(betty.load_dataset("my-graph.npz").features, own_graph["features"])
+
     names: dict = {}
-    exec(example.replace("synthetic-arxiv", "synthetic-tiny"), names)
-    assert all(parameter.grad is not None for parameter in names["model"].parameters())
+    exec(training.replace("synthetic-arxiv", "synthetic-tiny"), names)
+    model, fb, ds = names["model"], names["fb"], names["ds"]
+    assert len(names["parts"]) > 1
+    assert names["class_weights"].unique().numel() > 1
+    found = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    with betty.dropout_key(model, names["step"]):
+        logits = model(fb.blocks, ds.features[fb.input_ids])
+    cross_entropy(logits, ds.labels[fb.output_ids], names["class_weights"]).backward()
+    for gradient, parameter in zip(found, model.parameters(), strict=True):
+        assert (gradient - parameter.grad).norm() <= 1e-5 * parameter.grad.norm()
+
+    for example in others:
+        exec(example, names)
+    assert names["meter"].peak_bytes > 0

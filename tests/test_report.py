@@ -78,7 +78,7 @@ def test_runs_are_compared_side_by_side(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "ours", {}, "refuse")
     folder.open({}, {})
     model = torch.nn.Linear(1, 1)
-    folder.record(0, 0, EPOCHS[0], BATCHES, model, torch.optim.Adam(model.parameters()), {})
+    folder.record(0, 0, EPOCHS[0], BATCHES, model, torch.optim.Adam(model.parameters()), {}, None)
     folder.write_summary(summarize(EPOCHS))
     table = comparison([tmp_path / "ours"]).splitlines()
     assert table[2] == "| ours | 4 | 1.500 | 1.5000 ± 0.7071 | 0.7000 ± 0.1414 | 2.00 |"

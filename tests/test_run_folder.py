@@ -1,6 +1,7 @@
 """What a run writes, and going on with it."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from betty import BettyError
 from betty.files import LOCK
-from betty.run_folder import BatchRecord, Checkpoint, RunFolder, describe_environment, finished_summary
+from betty.run_folder import BatchRecord, Best, Checkpoint, RunFolder, describe_environment, finished_summary
 
 FLAGS = {"lr": 0.1, "output": "a"}
 DATA = {"graph": "abc"}
@@ -34,9 +35,11 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def record_epoch(folder: RunFolder, epoch: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def record_epoch(
+    folder: RunFolder, epoch: int = 0, best: Best | None = None
+) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model, optimizer = model_and_optimizer()
-    folder.record(0, epoch, {"epoch": epoch}, BATCHES, model, optimizer, LEARNED)
+    folder.record(0, epoch, {"epoch": epoch}, BATCHES, model, optimizer, LEARNED, best)
     return model, optimizer
 
 
@@ -236,8 +239,59 @@ def test_the_summary_of_another_run_is_refused(finished: Path, tmp_path: Path) -
 def test_weights_are_saved_for_others_to_load(tmp_path: Path) -> None:
     folder, _ = open_folder(tmp_path, "refuse")
     model, _ = record_epoch(folder)
-    folder.save_weights(model)
-    assert torch.equal(load_file(tmp_path / "model.safetensors")["weight"], model.weight)
+    folder.save_weights(0, model, None)
+    folder.save_weights(1, model, Best(0, 0.5, {"weight": torch.ones(2)}))
+    assert torch.equal(load_file(tmp_path / "run-0_last.safetensors")["weight"], model.weight)
+    assert torch.equal(load_file(tmp_path / "run-1_best.safetensors")["weight"], torch.ones(2))
+    assert not (tmp_path / "run-0_best.safetensors").exists()
+
+
+def test_damaged_weights_of_a_run_that_is_done_are_refused(tmp_path: Path) -> None:
+    folder, _ = open_folder(tmp_path, "refuse")
+    model, _ = record_epoch(folder)
+    folder.save_weights(0, model, None)
+    record_epoch(folder)
+    del folder
+    path = tmp_path / "run-0_last.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(BettyError, match=r"run-0_last\.safetensors is damaged.*--overwrite"):
+        open_folder(tmp_path, "resume")
+
+
+def test_best_weights_come_back_with_the_checkpoint(tmp_path: Path) -> None:
+    folder, _ = open_folder(tmp_path, "refuse")
+    record_epoch(folder, 3, Best(2, 0.25, {"weight": torch.ones(2)}))
+    del folder
+    _, checkpoint = open_folder(tmp_path, "resume")
+    assert (checkpoint.best.epoch, checkpoint.best.val_acc) == (2, 0.25)
+    assert torch.equal(checkpoint.best.model["weight"], torch.ones(2))
+
+
+def test_a_run_may_go_on_to_more_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, _ = open_folder(tmp_path, "refuse", {"num_epochs": 1})
+    record_epoch(folder)
+    folder.write_summary({})
+    del folder
+    with caplog.at_level(logging.INFO, logger="betty"):
+        folder, checkpoint = open_folder(tmp_path, "resume", {"num_epochs": 3})
+    assert "going on to 3 epochs; the last of 1 was the end and evaluated as such" in caplog.text
+    assert checkpoint.progress.epoch == 0
+    with pytest.raises(BettyError, match=r"summary\.json does not exist"):
+        finished_summary(tmp_path)
+    record_epoch(folder, 1)
+    del folder
+    with pytest.raises(BettyError, match=r"other flags \(--num-epochs\)"):
+        open_folder(tmp_path, "resume", {"num_epochs": 2})
+    assert open_folder(tmp_path, "resume", {"num_epochs": 3})[1].progress.epoch == 1
+
+
+def test_runs_that_are_done_do_not_go_on_to_more_epochs(tmp_path: Path) -> None:
+    folder, _ = open_folder(tmp_path, "refuse", {"num_epochs": 1})
+    model, optimizer = record_epoch(folder)
+    folder.record(1, 0, {"epoch": 0}, BATCHES, model, optimizer, LEARNED, None)
+    del folder
+    with pytest.raises(BettyError, match="holds 1 runs of 1 epochs that are done"):
+        open_folder(tmp_path, "resume", {"num_epochs": 3})
 
 
 def test_the_environment_names_versions_and_device() -> None:

@@ -1,8 +1,12 @@
 """Streams of random numbers that do not depend on each other."""
 
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import torch
 
-from betty.seeds import derive_seed, generator, seeded
+from betty.seeds import derive_seed, generator, random_state_kept, seeded
 
 CPU = torch.device("cpu")
 
@@ -33,3 +37,24 @@ def test_seeded_leaves_the_global_generator_as_it_was() -> None:
     assert torch.equal(torch.rand(3), expected)
     with seeded(CPU, 5, "weights"):
         assert torch.equal(torch.rand(3), inside)
+
+
+def draws() -> tuple[float, float, float]:
+    return torch.rand(()).item(), np.random.rand(), random.random()
+
+
+def test_what_is_drawn_where_the_state_is_kept_is_drawn_again_afterwards() -> None:
+    with random_state_kept(CPU):
+        inside = draws()
+    assert draws() == inside
+
+
+def test_another_thread_takes_back_nothing_that_the_main_one_has_drawn() -> None:
+    def keep_state() -> None:
+        with random_state_kept(CPU):
+            drawn.append(draws())
+
+    drawn: list[tuple[float, float, float]] = []
+    with ThreadPoolExecutor(1) as other:
+        other.submit(keep_state).result()
+    assert draws() not in drawn

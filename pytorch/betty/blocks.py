@@ -81,13 +81,15 @@ class Block:
         """The same block as a :class:`Block`, in the block's order of edges.
 
         Args:
-            block: of one node type and one edge type, as ``dgl.to_block`` makes it.
-        """
-        from betty.dgl_compat import dgl
+            block: of one node type and one edge type, as ``dgl.to_block`` makes it, without data on its edges.
 
-        indptr, indices, _ = block.adj_tensors("csc")
-        src_ids = block.srcdata[dgl.NID] if dgl.NID in block.srcdata else torch.arange(block.num_src_nodes())
-        return cls(indptr.long(), indices.to(index_dtype(block.num_src_nodes())), src_ids.long())
+        Raises:
+            BettyError: it is not such a block.
+        """
+        from betty.dgl_blocks import csc_and_ids
+
+        indptr, indices, src_ids = csc_and_ids(block)
+        return cls(indptr.long(), indices.to(index_dtype(src_ids.numel())), src_ids.long())
 
     def __repr__(self) -> str:
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"

@@ -12,6 +12,7 @@ from typing import NoReturn
 import torch
 
 from betty.errors import BettyError
+from betty.explanation import explain
 from betty.memory.sizes import parse_size
 
 
@@ -49,37 +50,12 @@ def run_command(prog: str, command: Callable[[], None]) -> None:
     """Run a command; what the user can put right ends it as one line on the error stream and exit code 2."""
     try:
         command()
-    except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr)
-        _exit_at_once(130)
-    except (BettyError, OSError, MemoryError, RuntimeError) as error:
-        message = _explain(error)
+    except Exception as error:
+        message = explain(error)
         if message is None:
             raise
-        print(f"{prog}: error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"{prog}: error: {message}", file=sys.stderr)
         sys.exit(2)
-
-
-def _exit_at_once(code: int) -> NoReturn:
-    """End without waiting for threads in the background: one that partitions may take minutes, and no notice."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _explain(error: Exception) -> str | None:
-    """What to tell the user of an error; ``None`` of one that is a defect of the program."""
-    if isinstance(error, BettyError):
-        return str(error)
-    if isinstance(error, torch.OutOfMemoryError):
-        return f"the device is out of memory; make smaller batches, or more of them of a full batch: {error}"
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-        return "this machine is out of memory; make smaller batches or a smaller model"
-    if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror or error}; choose another place or make it writable and roomy"
-    return None
 
 
 def set_up_logging(quiet: bool) -> None:
@@ -159,7 +135,11 @@ def memory_size(text: str) -> int | str:
 def folder(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("an empty name is no folder; for the current one say .")
-    return Path(text)
+    path = Path(text)
+    for place in (path, *path.parents):
+        if os.path.exists(place) and not os.path.isdir(place):
+            raise argparse.ArgumentTypeError(f"{place} is a file; choose another folder")
+    return path
 
 
 def device(text: str) -> torch.device:
@@ -182,6 +162,12 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--data-root", type=folder, default=Path("data"), help="folder for data sets")
     group.add_argument("--average-degree", type=positive_float, help="of a synthetic data set, instead of its own")
     group.add_argument("--split", type=non_negative_int, default=0, help="of an .npz graph with several splits")
+    group.add_argument(
+        "--directed",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="whether edges of an .npz graph keep their directions; as the file says if not given",
+    )
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:

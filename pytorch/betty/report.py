@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from betty.files import whole_file
-from betty.run_folder import BatchRecord
+from betty.run_folder import BatchRecord, weights_file
 
 # Without a home folder to write to, it warns of its font cache at every start.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
@@ -68,6 +68,7 @@ def _summarize_run(run: int, epochs: Sequence[Metrics]) -> dict[str, Any]:
         "final_loss": epochs[-1]["loss"],
         "best_epoch": best["epoch"] if best else None,
         **{name: best[name] if best else None for name in names},
+        "weights": {"best": weights_file(run, "best") if best else None, "last": weights_file(run, "last")},
     }
 
 

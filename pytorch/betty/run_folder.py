@@ -7,7 +7,7 @@ import json
 import logging
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,6 +35,7 @@ from betty.files import (
     not_through_a_link,
     parse_json,
     remove_files,
+    sha256,
     whole_file,
     write_json,
 )
@@ -49,13 +50,18 @@ SAME_NUMBERS = ("output", "resume", "overwrite", "quiet", "data_root", "full_bat
 CONFIG, METRICS, BATCHES, SUMMARY = "config.json", "metrics.jsonl", "micro_batches.json", "summary.json"
 CHECKPOINT = "checkpoint.safetensors"
 
-WRITTEN = (CONFIG, SUMMARY, METRICS, BATCHES, CHECKPOINT, "model.safetensors", "run.png")
+WEIGHTS = "run-{run}_{which}.safetensors"
+
+WRITTEN = (CONFIG, SUMMARY, METRICS, BATCHES, CHECKPOINT, "run.png")
 """The configuration first, without which the others are no run."""
 
 FORMAT_VERSION = 1
 """To be raised when a checkpoint is to be read in another way."""
 
-MODEL, OPTIMIZER = "model.", "optimizer."
+NUM_EPOCHS = "num_epochs"
+"""The flag that may grow where a run is resumed."""
+
+MODEL, OPTIMIZER, BEST = "model.", "optimizer.", "best."
 """What the names of a checkpoint's tensors begin with."""
 
 MADE_FROM = "made_from"
@@ -98,6 +104,9 @@ class Progress:
         metrics_sha256: checksum of so many bytes of it.
         batches: the epoch's micro-batches.
         learned: what the trainer learned so far, see :class:`betty.training.Trainer`.
+        best_epoch: the run's epoch of the best validation accuracy so far, where there was an evaluation.
+        best_val_acc: that accuracy.
+        weights: SHA-256 of the files with the weights of runs that are done.
     """
 
     run: int
@@ -106,6 +115,24 @@ class Progress:
     metrics_sha256: str
     batches: tuple[BatchRecord, ...]
     learned: dict[str, int | float]
+    best_epoch: int | None
+    best_val_acc: float | None
+    weights: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The weights of a run's epoch of the best validation accuracy: of the first such epoch.
+
+    Args:
+        epoch: counted from 0.
+        val_acc: the accuracy.
+        model: the model's state dict.
+    """
+
+    epoch: int
+    val_acc: float
+    model: dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,19 +143,22 @@ class Checkpoint:
         progress: how far it had come.
         model: the model's state dict.
         optimizer: the optimizer's state of every parameter, by the parameter's position and the state's name.
+        best: the best weights so far, where there was an evaluation.
     """
 
     progress: Progress
     model: dict[str, Tensor]
     optimizer: dict[int, dict[str, Tensor]]
+    best: Best | None
 
 
 class RunFolder:
     """The output folder of one command.
 
     ``config.json`` says what was asked for, ``metrics.jsonl`` holds one object an epoch, ``checkpoint.safetensors`` the
-    last epoch's state, ``model.safetensors`` the last run's weights and ``summary.json`` the outcome. An interrupted
-    command is continued from its checkpoint and ends in the same numbers as one that was not interrupted.
+    last epoch's state, ``run-0_best.safetensors`` and ``run-0_last.safetensors`` the weights of a run, and
+    ``summary.json`` the outcome. An interrupted command is continued from its checkpoint and ends in the same numbers
+    as one that was not interrupted. It may be given more epochs then.
 
     What is there is a run only with its ``config.json``: that goes first and comes last where a run is replaced. An
     epoch is done with its checkpoint, which knows ``metrics.jsonl`` up to there and was made from the configuration.
@@ -153,6 +183,7 @@ class RunFolder:
         self._config = {"flags": flags}
         self._metrics_bytes = 0
         self._metrics_digest = hashlib.sha256()
+        self._weights: dict[str, str] = {}
         self.batches: tuple[BatchRecord, ...] = ()
         require_folder(path)
         self._check_what_is_there()
@@ -178,7 +209,11 @@ class RunFolder:
                 "%s is without its %s and so of no run; a new run replaces it", self._path(CHECKPOINT), CONFIG
             )
         self._is_begun = self._if_exists == "resume" and is_there and has_checkpoint
-        return self._load_checkpoint() if self._is_begun else None
+        if not self._is_begun:
+            return None
+        checkpoint = self._load_checkpoint()
+        self._extend(checkpoint.progress)
+        return checkpoint
 
     def _check_what_is_there(self) -> bool:
         """Whether there is a run."""
@@ -194,7 +229,7 @@ class RunFolder:
         return True
 
     def _check_same_config(self) -> None:
-        before = _configuration(self._path(CONFIG))
+        before = self._before = _configuration(self._path(CONFIG))
         changed = _differences(before.flags, self._config["flags"])
         if changed:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
@@ -219,6 +254,7 @@ class RunFolder:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         learned: dict[str, float],
+        best: Best | None,
     ) -> None:
         """Write what an epoch left, so that it need not be trained again.
 
@@ -230,6 +266,7 @@ class RunFolder:
             model: to go on from.
             optimizer: to go on from.
             learned: by the trainer, to go on with.
+            best: the run's best weights so far, where there was an evaluation.
         """
         if not self._is_begun:
             self._begin()
@@ -238,36 +275,71 @@ class RunFolder:
         self._metrics_digest.update(line)
         self._metrics_bytes += len(line)
         self.batches = tuple(batches)
-        progress = Progress(run, epoch, self._metrics_bytes, self._metrics_digest.hexdigest(), self.batches, learned)
-        tensors = {f"{MODEL}{name}": value for name, value in model.state_dict().items()}
+        progress = Progress(
+            run=run,
+            epoch=epoch,
+            metrics_bytes=self._metrics_bytes,
+            metrics_sha256=self._metrics_digest.hexdigest(),
+            batches=self.batches,
+            learned=learned,
+            best_epoch=best.epoch if best else None,
+            best_val_acc=best.val_acc if best else None,
+            weights=self._weights,
+        )
+        tensors = _prefixed(MODEL, model.state_dict()) | _prefixed(BEST, best.model if best else {})
         for position, state in optimizer.state_dict()["state"].items():
-            tensors |= {f"{OPTIMIZER}{position}.{name}": value for name, value in state.items()}
-        write_sealed(self._path(CHECKPOINT), tensors, self._made_from(), asdict(progress))
+            tensors |= _prefixed(f"{OPTIMIZER}{position}.", state)
+        write_sealed(self._path(CHECKPOINT), tensors, self._epochs_made_from(), asdict(progress))
 
-    def _made_from(self) -> dict[str, Any]:
-        return _made_from(self._config["flags"], self._config["data"])
+    def _epochs_made_from(self) -> dict[str, Any]:
+        flags = {name: value for name, value in self._config["flags"].items() if name != NUM_EPOCHS}
+        return _made_from(flags, self._config["data"])
 
     def _begin(self) -> None:
-        remove_files(self.path, WRITTEN)
+        weights = (path.name for path in self.path.glob(WEIGHTS.format(run="*", which="*")))
+        remove_files(self.path, (*WRITTEN, *weights))
         write_sealed_json(self._path(CONFIG), self._config)
         self._is_begun = True
 
     def _load_checkpoint(self) -> Checkpoint:
         try:
-            checkpoint = SealedTensors(self._path(CHECKPOINT), self._made_from())
+            checkpoint = SealedTensors(self._path(CHECKPOINT), self._epochs_made_from())
             progress = checkpoint.facts(Progress)
             tensors = {name: checkpoint[name].clone() for name in checkpoint.unchecked}
+            for name, digest in progress.weights.items():
+                if sha256(self._path(name)) != digest:
+                    raise DamagedError(f"{self._path(name)} is damaged: its checksum is another")
             self._take_metrics(progress)
-            self.batches = progress.batches
         except (OtherOriginError, DamagedError, OSError) as error:
             raise self.broken_checkpoint(error) from error
+        self.batches, self._weights = progress.batches, progress.weights
         optimizer: dict[int, dict[str, Tensor]] = {}
-        for name in tensors:
-            position, _, state_name = name.removeprefix(OPTIMIZER).partition(".")
-            if name.startswith(OPTIMIZER) and position.isdecimal():
-                optimizer.setdefault(int(position), {})[state_name] = tensors[name]
-        model = {name.removeprefix(MODEL): value for name, value in tensors.items() if name.startswith(MODEL)}
-        return Checkpoint(progress, model, optimizer)
+        for name, value in _without_prefix(OPTIMIZER, tensors).items():
+            position, _, state_name = name.partition(".")
+            optimizer.setdefault(int(position), {})[state_name] = value
+        best = None
+        if progress.best_epoch is not None and progress.best_val_acc is not None:
+            best = Best(progress.best_epoch, progress.best_val_acc, _without_prefix(BEST, tensors))
+        return Checkpoint(progress, _without_prefix(MODEL, tensors), optimizer, best)
+
+    def _extend(self, progress: Progress) -> None:
+        """Note that the run is to have more epochs than before, if it is.
+
+        Raises:
+            BettyError: earlier runs of the command are done, which cannot be gone on with.
+        """
+        before, now = (flags.get(NUM_EPOCHS) for flags in (self._before.flags, self._config["flags"]))
+        if before == now:
+            return
+        if progress.run:
+            raise BettyError(
+                f"{self.path} holds {progress.run} runs of {before} epochs that are done and cannot be gone on with; "
+                "choose another --output"
+            )
+        logger.info("going on to %s epochs; the last of %s was the end and evaluated as such", now, before)
+        # The summary is no longer that of the run.
+        remove_files(self.path, (SUMMARY, BATCHES, "run.png"))
+        write_sealed_json(self._path(CONFIG), self._config)
 
     def _take_metrics(self, progress: Progress) -> None:
         """Go on with ``metrics.jsonl`` where the checkpoint was made."""
@@ -291,15 +363,22 @@ class RunFolder:
         lines = self._path(METRICS).read_bytes().splitlines()
         return [parse_json(line, self._path(METRICS), dict[str, Any]) for line in lines]
 
-    def save_weights(self, model: torch.nn.Module) -> None:
-        """Write the trained weights to ``model.safetensors``."""
-        with whole_file(self._path("model.safetensors")) as file:
-            file.write(save({name: value.contiguous() for name, value in model.state_dict().items()}))
+    def save_weights(self, run: int, model: torch.nn.Module, best: Best | None) -> None:
+        """Write the weights of a run that is done: the last ones and, where it was evaluated, the best ones."""
+        weights = {weights_file(run, "last"): model.state_dict()}
+        if best:
+            weights[weights_file(run, "best")] = best.model
+        for name, tensors in weights.items():
+            content = save({key: tensor.contiguous() for key, tensor in tensors.items()})
+            with whole_file(self._path(name)) as file:
+                file.write(content)
+            self._weights = {**self._weights, name: hashlib.sha256(content).hexdigest()}
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``micro_batches.json`` of the last epoch, and ``summary.json``, the last file of a finished command."""
         write_json(self._path(BATCHES), [asdict(batch) for batch in self.batches])
-        write_sealed_json(self._path(SUMMARY), {**summary, MADE_FROM: digest_of(self._made_from())})
+        made_from = _made_from(self._config["flags"], self._config["data"])
+        write_sealed_json(self._path(SUMMARY), {**summary, MADE_FROM: digest_of(made_from)})
 
 
 @dataclass(frozen=True)
@@ -347,11 +426,26 @@ def require_folder(path: Path) -> None:
 
 
 def _made_from(flags: dict[str, Any], data: dict[str, str]) -> dict[str, Any]:
-    """What decides on a run's numbers."""
+    """What decides on the numbers of a finished run; those of an epoch do not depend on how many there are."""
     decisive = {name: value for name, value in flags.items() if name not in SAME_NUMBERS}
     return {"format_version": FORMAT_VERSION, "flags": decisive, "data": data}
 
 
+def weights_file(run: int, which: Literal["last", "best"]) -> str:
+    """The name of the file with the weights of a run."""
+    return WEIGHTS.format(run=run, which=which)
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": value for name, value in tensors.items()}
+
+
+def _without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     names = (before.keys() | now.keys()) - set(SAME_NUMBERS)
+    if now.get(NUM_EPOCHS, 0) > before.get(NUM_EPOCHS, 0):
+        names.discard(NUM_EPOCHS)
     return sorted(name for name in names if before.get(name) != now.get(name))

@@ -1,5 +1,7 @@
 """Independent random streams out of one seed."""
 
+import random
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +44,28 @@ def seeded(device: torch.device, seed: int, *keys: int | str) -> Iterator[None]:
 
     Afterwards they are as they were before.
     """
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(_cuda_devices(device)):
         torch.manual_seed(derive_seed(seed, *keys))
         yield
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """Leave the global generators of PyTorch, NumPy and Python afterwards as they were before.
+
+    In the main thread only: any other one would take back what that has drawn meanwhile.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(_cuda_devices(device)):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+
+def _cuda_devices(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []

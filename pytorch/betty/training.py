@@ -24,8 +24,9 @@ from betty.evaluation import Scores, evaluate, layerwise_inference
 from betty.memory import PeakMemory
 from betty.memory.live_bytes import storage_bytes
 from betty.progress import progress_bar
-from betty.run_folder import BatchRecord, Checkpoint, RunFolder, describe_environment
+from betty.run_folder import BatchRecord, Best, Checkpoint, RunFolder, describe_environment
 from betty.seeds import seeded
+from betty.whole_batch_loss import WholeBatchLoss
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ def fit(
     Returns:
         The epochs' objects of ``metrics.jsonl``.
     """
-    data = {"name": dataset.name, **dataset.fingerprints()}
+    data = {"name": dataset.name, "split": dataset.split_origin, **dataset.fingerprints()}
     checkpoint = folder.open(data, describe_environment(device))
     first_run = 0
     if checkpoint:
@@ -129,10 +130,10 @@ def fit(
         with seeded(device, schedule.seed, "weights", run):
             model = new_model().to(device)
         optimizer = new_optimizer(model.parameters())
-        first_epoch = 0
+        first_epoch, best = 0, None
         if checkpoint and run == first_run:
             restore(model, optimizer, trainer, checkpoint, folder)
-            first_epoch = checkpoint.progress.epoch + 1
+            first_epoch, best = checkpoint.progress.epoch + 1, checkpoint.best
         for epoch in progress_bar(range(first_epoch, schedule.num_epochs), f"run {run}"):
             start = time.perf_counter()
             model.train()
@@ -144,13 +145,21 @@ def fit(
             scores = Scores(None, None, None)
             if schedule.evaluates(epoch):
                 scores = score(model, dataset, device, memory_budget)
+                best = better(best, epoch, scores, model)
             metrics = epoch_metrics(run, epoch, record, scores, epoch_s)
-            folder.record(run, epoch, metrics, record.batches, model, optimizer, trainer.learned)
+            folder.record(run, epoch, metrics, record.batches, model, optimizer, trainer.learned, best)
             if schedule.logs(epoch):
                 with logging_redirect_tqdm():
                     logger.info(epoch_line(metrics))
-    folder.save_weights(model)
+        folder.save_weights(run, model, best)
     return folder.epochs()
+
+
+def better(best: Best | None, epoch: int, scores: Scores, model: nn.Module) -> Best | None:
+    """The best weights of a run so far: a copy of the model's, where its validation accuracy is better than before."""
+    if scores.val_acc is None or (best is not None and scores.val_acc <= best.val_acc):
+        return best
+    return Best(epoch, scores.val_acc, {name: value.cpu().clone() for name, value in model.state_dict().items()})
 
 
 def restore(
@@ -274,7 +283,7 @@ def backward_on_share(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -
     """
     start = time.perf_counter()
     logits = model(loaded.batch.blocks, loaded.features)
-    loss = nn.functional.cross_entropy(logits, loaded.labels, reduction="sum") / num_outputs
+    loss = WholeBatchLoss(nn.CrossEntropyLoss(reduction="sum"), normalizer=num_outputs)(logits, loaded.labels)
     loss.backward()
     if loss.is_cuda:
         torch.cuda.synchronize(loss.device)

@@ -119,7 +119,13 @@ def run_training(
 
 
 def load_flagged_dataset(flags: argparse.Namespace) -> Dataset:
-    return load_dataset(flags.dataset, flags.data_root, average_degree=flags.average_degree, split=flags.split)
+    return load_dataset(
+        flags.dataset,
+        flags.data_root,
+        average_degree=flags.average_degree,
+        split=flags.split,
+        directed=flags.directed,
+    )
 
 
 def new_model(flags: argparse.Namespace, dataset: Dataset) -> nn.Module:

@@ -31,7 +31,7 @@ STORE = "full-batches"
 """The folder in a run's own that holds its parts, see ``common.sh``."""
 
 OUT_OF_MEMORY = ("the device is out of memory", "this machine is out of memory", "even as a micro-batch of its own")
-"""What the error line of a trainer that ran out of memory says, see :mod:`betty.command_line`."""
+"""What the error line of a trainer that ran out of memory says, see :mod:`betty.memory.shortage`."""
 
 HOLDS_ANOTHER_RUN = ("holds a run with other flags", "holds a run on other data", "start anew with --overwrite")
 """What it says where a folder's run cannot be gone on with."""
@@ -182,7 +182,11 @@ def main(arguments: list[str] | None = None) -> None:
     flags = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, stop)
     lines = sys.stdin.read().splitlines()
-    run_command(flags.title, lambda: run_all(flags.title, lines, in_process_of_its_own))
+    try:
+        run_command(flags.title, lambda: run_all(flags.title, lines, in_process_of_its_own))
+    except KeyboardInterrupt:
+        print(f"{flags.title}: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

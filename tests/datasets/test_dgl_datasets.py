@@ -1,13 +1,16 @@
 import pickle
 import zipfile
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 import requests
+import torch
 from scipy import sparse
 
 from betty.datasets import csc, load_dataset
+from betty.dgl_compat import dgl
 from betty.errors import BettyError
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 560, 6, 3
@@ -37,7 +40,8 @@ class CitationFiles:
         self.labels[node] = 0
         self.test_ids = self.test_ids[self.test_ids != node]
 
-    def write(self, archive, name):
+    def contents(self, name):
+        """The bytes of every file."""
         one_hot = np.eye(NUM_CLASSES, dtype=np.int32)[self.labels]
         rows = sparse.csr_matrix(self.features)
         num_known = NUM_NODES - NUM_TEST
@@ -50,10 +54,18 @@ class CitationFiles:
             "ty": one_hot[self.test_ids],
             "graph": defaultdict(list, self.neighbours),
         }
+        pickles = {f"ind.{name}.{key}": published_pickle(content) for key, content in objects.items()}
+        return pickles | {f"ind.{name}.test.index": "\n".join(map(str, self.test_ids)).encode()}
+
+    def write(self, archive, name):
         with zipfile.ZipFile(archive, "w") as file:
-            for key, content in objects.items():
-                file.writestr(f"ind.{name}.{key}", published_pickle(content))
-            file.writestr(f"ind.{name}.test.index", "\n".join(map(str, self.test_ids)))
+            for file_name, content in self.contents(name).items():
+                file.writestr(file_name, content)
+
+    def write_folder(self, folder, name):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file_name, content in self.contents(name).items():
+            (folder / file_name).write_bytes(content)
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +89,18 @@ def undirected(pairs, num_nodes):
     return dense
 
 
+def assert_is_the_graph(dataset, files):
+    pairs = [(a, b) for a, row in files.neighbours.items() for b in row]
+    np.testing.assert_array_equal(adjacency(dataset), undirected(pairs, NUM_NODES))
+    row_normalised = files.features / files.features.sum(1, keepdims=True).clip(min=1)
+    np.testing.assert_allclose(dataset.features.numpy(), row_normalised, rtol=1e-6)
+    np.testing.assert_array_equal(dataset.labels.numpy(), files.labels)
+    assert dataset.num_classes == NUM_CLASSES
+    assert dataset.train_ids.tolist() == list(range(NUM_TRAIN))
+    assert dataset.val_ids.tolist() == list(range(NUM_TRAIN, NUM_TRAIN + 500))
+    assert dataset.test_ids.tolist() == sorted(files.test_ids)
+
+
 @pytest.mark.parametrize(("name", "archive"), [("cora", "cora_v2"), ("citeseer", "citeseer"), ("pubmed", "pubmed")])
 def test_citation_graph_from_its_archive(tmp_path, capfd, name, archive):
     files = CitationFiles(seed=0)
@@ -84,24 +108,99 @@ def test_citation_graph_from_its_archive(tmp_path, capfd, name, archive):
         files.without_test_node(NUM_NODES - 7)
     files.write(tmp_path / f"{archive}.zip", archive)
     dataset = load_dataset(name, tmp_path)
-    assert (dataset.name, dataset.num_classes) == (name, NUM_CLASSES)
-    pairs = [(a, b) for a, row in files.neighbours.items() for b in row]
-    np.testing.assert_array_equal(adjacency(dataset), undirected(pairs, NUM_NODES))
-    row_normalised = files.features / files.features.sum(1, keepdims=True).clip(min=1)
-    np.testing.assert_allclose(dataset.features.numpy(), row_normalised, rtol=1e-6)
-    np.testing.assert_array_equal(dataset.labels.numpy(), files.labels)
-    assert dataset.train_ids.tolist() == list(range(NUM_TRAIN))
-    assert dataset.val_ids.tolist() == list(range(NUM_TRAIN, NUM_TRAIN + 500))
-    assert dataset.test_ids.tolist() == sorted(files.test_ids)
+    assert dataset.name == name
+    assert_is_the_graph(dataset, files)
     assert capfd.readouterr().out == ""
 
 
-def test_second_load_needs_neither_raw_files_nor_pickle(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "folder", "file_name"),
+    [
+        ("citeseer", ".", "citeseer"),
+        ("citeseer", "citeseer", "citeseer"),
+        ("citeseer", "citeseer/raw", "citeseer"),
+        ("citeseer", "CiteSeer/raw", "citeseer"),
+        ("cora", "Cora/raw", "cora"),
+        ("cora", "cora_v2_d697a464", "cora_v2"),
+        ("pubmed", "PubMed", "pubmed"),
+    ],
+)
+def test_citation_graph_from_a_folder_of_its_files(tmp_path, name, folder, file_name):
+    files = CitationFiles(seed=1)
+    files.without_test_node(NUM_NODES - 7)
+    files.write_folder(tmp_path / folder, file_name)
+    assert_is_the_graph(load_dataset(name, tmp_path), files)
+    assert_is_the_graph(load_dataset(name, tmp_path), files)
+    present = {path.name for path in (tmp_path / folder).iterdir()}
+    assert present >= files.contents(file_name).keys()
+
+
+def test_graph_of_a_folder_is_what_dgls_own_loader_reads(tmp_path, monkeypatch):
+    files = CitationFiles(seed=2)
+    files.without_test_node(NUM_NODES - 7)
+    loader = dgl.data.CitationGraphDataset
+    monkeypatch.setattr(loader, "download", lambda self: files.write_folder(Path(self.raw_path), "citeseer"))
+    monkeypatch.setattr(loader, "save", lambda self: None)
+    theirs = loader("citeseer", raw_dir=str(tmp_path), verbose=False)[0]
+    files.write_folder(tmp_path / "mine", "citeseer")
+    mine = load_dataset("citeseer", tmp_path / "mine")
+    torch.testing.assert_close(mine.features, theirs.ndata["feat"])
+    assert torch.equal(mine.labels, theirs.ndata["label"])
+    for part in ("train", "val", "test"):
+        assert torch.equal(getattr(mine, f"{part}_ids"), theirs.ndata[f"{part}_mask"].nonzero().view(-1))
+    np.testing.assert_array_equal(adjacency(mine), undirected(zip(*map(list, theirs.edges()), strict=True), NUM_NODES))
+
+
+def test_folder_that_lacks_a_file_is_refused_by_its_name(tmp_path):
+    CitationFiles(seed=0).write_folder(tmp_path, "citeseer")
+    (tmp_path / "ind.citeseer.ally").unlink()
+    with pytest.raises(BettyError, match=r"lacks ind\.citeseer\.ally; put all 8 there"):
+        load_dataset("citeseer", tmp_path)
+
+
+class RunsCode:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("file", ["x", "graph"])
+def test_pickle_that_asks_for_more_than_arrays_is_refused_and_runs_nothing(tmp_path, file):
+    CitationFiles(seed=0).write_folder(tmp_path, "cora")
+    (tmp_path / f"ind.cora.{file}").write_bytes(pickle.dumps(RunsCode(tmp_path / "harm"), protocol=2))
+    with pytest.raises(BettyError, match=r"ind\.cora.* does not load .*asks for (__builtin__|io)\.open") as error:
+        load_dataset("cora", tmp_path)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("x", b""),
+        ("allx", b"\x80\x02K\x05."),
+        ("test.index", b"5\nsix\n"),
+        ("test.index", b"3\n"),
+        ("graph", pickle.dumps({0: [10**6]}, protocol=2)),
+        ("ally", published_pickle(np.ones((3, NUM_CLASSES)))),
+        ("ty", published_pickle(np.ones((1, NUM_CLASSES)))),
+        ("tx", published_pickle(sparse.csr_matrix(np.ones((NUM_TEST, 1))))),
+    ],
+)
+def test_damaged_file_is_refused_in_one_line(tmp_path, file, content):
+    CitationFiles(seed=0).write_folder(tmp_path, "cora")
+    (tmp_path / f"ind.cora.{file}").write_bytes(content)
+    with pytest.raises(BettyError, match=r"ind\.cora.* does not load .*put whole files there") as error:
+        load_dataset("cora", tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_second_load_needs_no_raw_files(tmp_path):
     CitationFiles(seed=0).write(tmp_path / "cora_v2.zip", "cora_v2")
     first = load_dataset("cora", tmp_path)
-    monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
-    for path in sorted(tmp_path.glob("cora_v2*/*")):
-        path.unlink()
+    (tmp_path / "cora_v2.zip").unlink()
     second = load_dataset("cora", tmp_path)
     np.testing.assert_array_equal(adjacency(first), adjacency(second))
     np.testing.assert_array_equal(first.features.numpy(), second.features.numpy())
@@ -114,14 +213,11 @@ def test_dgl_leaves_no_processed_files(tmp_path):
 
 
 def test_processed_files_of_others_are_not_read(tmp_path):
-    CitationFiles(seed=0).write(tmp_path / "cora_v2.zip", "cora_v2")
-    load_dataset("cora", tmp_path)
-    (raw,) = tmp_path.glob("cora_v2_*")
+    files = CitationFiles(seed=0)
+    files.write_folder(tmp_path / "cora_v2_d697a464", "cora_v2")
     for suffix in ("bin", "pkl"):
-        (raw / f"cora_v2_dgl_graph.{suffix}").write_bytes(b"not to be opened")
-    for path in (tmp_path / "cora").iterdir():
-        path.unlink()
-    assert load_dataset("cora", tmp_path).num_nodes == NUM_NODES
+        (tmp_path / "cora_v2_d697a464" / f"cora_v2_dgl_graph.{suffix}").write_bytes(b"not to be opened")
+    assert_is_the_graph(load_dataset("cora", tmp_path), files)
 
 
 def write_reddit(archive, features, labels, kinds, pairs):
@@ -165,8 +261,13 @@ def test_without_network_one_line_says_what_to_put_where(tmp_path, capfd, name, 
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [name, f"{name}/.lock"]
 
 
-@pytest.mark.parametrize("name", ["citeseer", "reddit"])
-def test_cut_archive_is_refused_in_one_line(tmp_path, name):
+def test_without_network_the_files_of_planetoid_are_named(tmp_path):
+    with pytest.raises(BettyError, match=rf"or into {tmp_path}/citeseer Planetoid's files ind\.citeseer\.\{{x,y,"):
+        load_dataset("citeseer", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "advice"), [("citeseer", "delete it"), ("reddit", "delete what begins with reddit")])
+def test_cut_archive_is_refused_in_one_line(tmp_path, name, advice):
     (tmp_path / f"{name}.zip").write_bytes(b"PK\x03\x04 and nothing more")
-    with pytest.raises(BettyError, match=rf"{name}\.zip, .* does not load .*; delete what begins with {name}"):
+    with pytest.raises(BettyError, match=rf"{name}\.zip.* does not load .*; {advice}"):
         load_dataset(name, tmp_path)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from betty.datasets import csc, load_dataset, ogb_datasets, ogb_raw_files
+from betty.datasets import csc, load_dataset, npz_archive, ogb_datasets, ogb_raw_files
 from betty.errors import BettyError
 from betty.files import hold_lock
 from betty.ogb_compat import import_ogb
@@ -142,7 +142,7 @@ def test_sources_are_those_of_ogb(name, source):
 @pytest.mark.parametrize("edge_order", ["C", "F"])
 def test_binary_form(root, monkeypatch, save, feature_dtype, edge_order):
     monkeypatch.setattr(ogb_raw_files, "ROWS_PER_CHUNK", 7)
-    monkeypatch.setattr(ogb_raw_files, "ITEMS_PER_CHUNK", 11)
+    monkeypatch.setattr(npz_archive, "ITEMS_PER_CHUNK", 11)
     write_binary_set(root / "ogbn_papers100M", save, feature_dtype, edge_order)
     dataset = load_dataset("ogbn-papers100M", root)
     assert_is_the_graph(dataset)

@@ -14,9 +14,9 @@ import torch
 from betty import load_dataset
 from betty.datasets import graph_fingerprint
 from betty.full_batch import Recipe, SampledFullBatches, StoredFullBatches
-from betty.full_batch.__main__ import main
+from betty.full_batch.command_line import main
 from betty.micro_batch_train import locality_order
-from betty.micro_batch_train.__main__ import main as train
+from betty.micro_batch_train.command_line import main as train
 from betty.micro_batch_train.stored_parts import StoredTensors
 from tests.full_batch.graphs import assert_same_bits
 
@@ -128,12 +128,15 @@ def test_a_killed_command_goes_on_when_it_is_started_again(tmp_path):
     process = subprocess.Popen(
         [*command, "--data-root", str(tmp_path / "data"), "--full-batch-root", str(tmp_path / "stored")],
         env={**os.environ, "PYTHONPATH": python_path},
+        stdout=subprocess.PIPE,
     )
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("stored/*/*/epoch-0002*"))) == 0 and time.monotonic() < deadline:
         time.sleep(0.002)
     process.kill()
-    assert process.wait() == -signal.SIGKILL
+    # Until the process in which the command runs is gone, too, which holds the other end.
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     files_left = json.loads((folder(tmp_path) / "manifest.json").read_text())["files"]
 
     run(tmp_path, *many_epochs)

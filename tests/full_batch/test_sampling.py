@@ -228,7 +228,7 @@ def test_impossible_fan_outs_are_refused(fan_outs):
     ("output_ids", "message"),
     [
         (torch.tensor([], dtype=torch.int64), "non-empty"),
-        (torch.tensor([1, 2], dtype=torch.int32), "int64"),
+        (torch.tensor([1.0, 2.0]), "torch.float32, and must be integers"),
         (torch.tensor([[1, 2]]), "one-dimensional"),
         (torch.tensor([1, NUM_NODES]), f"from 1 to {NUM_NODES}"),
         (torch.tensor([-1, 3]), "from -1 to 3"),

@@ -15,16 +15,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
+from betty.datasets import load_dataset
 from betty.errors import BettyError
-from betty.full_batch.__main__ import main as store_full_batches
+from betty.full_batch.command_line import main as store_full_batches
 from betty.memory import size_text
 from betty.micro_batch_train import locality_order
-from betty.micro_batch_train.__main__ import main as train_by_micro_batches
+from betty.micro_batch_train import trainer as trainer_module
+from betty.micro_batch_train.command_line import main as train_by_micro_batches
 from betty.micro_batch_train.planner import BudgetPartitioning
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning
-from betty.mini_batch_train.__main__ import main as train_by_mini_batches
+from betty.mini_batch_train.command_line import main as train_by_mini_batches
+from betty.models import GraphSAGE
+from betty.training import score
 
 FIELDS = [
     "epoch",
@@ -73,8 +78,12 @@ def without_times(epochs: list[dict]) -> list[dict]:
 
 
 def same_weights(one: Path, other: Path) -> bool:
-    weights = [load_file(folder / "model.safetensors") for folder in (one, other)]
-    return all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    """Of every run, the last ones and the best ones."""
+    files = [{path.name: load_file(path) for path in folder.glob("run-*.safetensors")} for folder in (one, other)]
+    assert files[0].keys() == files[1].keys() != set()
+    return all(
+        torch.equal(weights[name], files[1][file][name]) for file, weights in files[0].items() for name in weights
+    )
 
 
 def test_a_run_writes_everything_that_it_promises(data_flags: list[str], tmp_path: Path) -> None:
@@ -98,7 +107,7 @@ def test_peak_memory_of_every_epoch_is_recorded_on_the_cpu_where_asked_for(
     main([*flags, "--output", str(tmp_path / "without")])
     main([*flags, "--output", str(tmp_path / "with"), "--measure-memory"])
     assert [epoch["peak_memory_bytes"] for epoch in read_epochs(tmp_path / "without")] == [None, None]
-    weights = sum(weight.nbytes for weight in load_file(tmp_path / "with" / "model.safetensors").values())
+    weights = sum(weight.nbytes for weight in load_file(tmp_path / "with" / "run-0_last.safetensors").values())
     assert all(epoch["peak_memory_bytes"] > 4 * weights for epoch in read_epochs(tmp_path / "with"))
 
 
@@ -126,13 +135,14 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_numbers(data_flags: list[str]
     flags = [*data_flags, "--quiet", "--num-runs", "2", "--num-epochs", "12", "--eval"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "pytorch")}
     command = [sys.executable, "-m", "betty.micro_batch_train", *flags, "--output", str(tmp_path / "killed")]
-    process = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     metrics = tmp_path / "killed" / "metrics.jsonl"
     while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 3):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    # Until the process in which the command runs is gone, too, which holds the other end.
+    process.communicate()
     assert not (tmp_path / "killed" / "summary.json").exists()
 
     train_by_micro_batches([*flags, "--output", str(tmp_path / "killed"), "--resume"])
@@ -256,7 +266,7 @@ def test_micro_batches_drop_what_the_full_batch_drops(data_flags: list[str], tmp
 def test_the_mlp_sees_no_neighbours(data_flags: list[str], tmp_path: Path) -> None:
     epochs = train(data_flags, tmp_path, "--model", "mlp", "--num-epochs", "2")
     assert epochs[-1]["loss"] < epochs[0]["loss"]
-    assert {name.split(".")[0] for name in load_file(tmp_path / "model.safetensors")} == {"layers"}
+    assert {name.split(".")[0] for name in load_file(tmp_path / "run-0_last.safetensors")} == {"layers"}
 
 
 def table_of(text: str) -> list[list[str]]:
@@ -385,6 +395,80 @@ def test_a_run_that_differs_plans_for_itself(
     assert plans[-1:] == ["budget"]
 
 
+def test_the_weights_that_the_summary_names_give_the_accuracies_that_it_reports(
+    data_flags: list[str], tmp_path: Path
+) -> None:
+    flags = ["--num-epochs", "6", "--num-runs", "2", "--eval", "--eval-every", "1", "--lr", "1", "--num-hidden", "8"]
+    epochs = train(data_flags, tmp_path, *flags)
+    dataset = load_dataset("synthetic-tiny", data_flags[data_flags.index("--data-root") + 1])
+    model = GraphSAGE(dataset.num_features, 8, dataset.num_classes, num_layers=2)
+    runs = json.loads((tmp_path / "summary.json").read_text())["runs"]
+    for run in runs:
+        last = [epoch for epoch in epochs if epoch["run"] == run["run"]][-1]
+        for which, reported in (("best", run), ("last", last)):
+            model.load_state_dict(load_file(tmp_path / run["weights"][which]))
+            scores = score(model, dataset, torch.device("cpu"))
+            assert {name: reported[name] for name in vars(scores)} == vars(scores)
+    assert any(run["best_epoch"] != 5 for run in runs)
+
+
+def test_a_finished_run_goes_on_to_more_epochs_as_if_it_had_been_to_have_them(
+    data_flags: list[str], tmp_path: Path
+) -> None:
+    flags = ["--eval", "--eval-every", "2", "--num-epochs"]
+    train(data_flags, tmp_path / "extended", *flags, "3")
+    extended = train(data_flags, tmp_path / "extended", *flags, "5", "--resume")
+    whole = train(data_flags, tmp_path / "whole", *flags, "5")
+    for name in ("train_acc", "val_acc", "test_acc"):
+        # The former end was evaluated as such.
+        assert extended[2][name] is not None
+        assert whole[2][name] is None
+        extended[2][name] = None
+    assert without_times(extended) == without_times(whole)
+    weights = [load_file(tmp_path / name / "run-0_last.safetensors") for name in ("extended", "whole")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert json.loads((tmp_path / "extended" / "summary.json").read_text())["num_epochs"] == 5
+    assert json.loads((tmp_path / "extended" / "config.json").read_text())["flags"]["num_epochs"] == 5
+
+
+@pytest.mark.parametrize("amount", [["--num-batch", "3"], ["--memory-budget", "700KB"]])
+@pytest.mark.parametrize("method", ["locality", "REG"])
+def test_what_a_shortage_taught_is_known_when_the_run_is_resumed(
+    data_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: list[str], method: str
+) -> None:
+    flags = [*amount, "--selection-method", method, "--num-epochs", "4"]
+    train_epoch, train_one = MicroBatchTrainer.train_epoch, trainer_module._train
+    at = {"epoch": 0, "trained": 0, "broken off in": None}
+
+    def short_of_memory_in_the_second_epoch(*arguments):
+        at["trained"] += 1
+        if at["epoch"] == 1 and at["trained"] == 2:
+            raise MemoryError
+        return train_one(*arguments)
+
+    def noting_the_epoch(trainer: MicroBatchTrainer, model, optimizer, run: int, epoch: int):
+        at.update(epoch=epoch, trained=0)
+        if epoch == at["broken off in"]:
+            raise BettyError("broken off")
+        return train_epoch(trainer, model, optimizer, run, epoch)
+
+    monkeypatch.setattr(trainer_module, "_train", short_of_memory_in_the_second_epoch)
+    monkeypatch.setattr(MicroBatchTrainer, "train_epoch", noting_the_epoch)
+    whole = train(own_store(data_flags, tmp_path / "one"), tmp_path / "whole", *flags)
+    with safe_open(tmp_path / "whole" / "checkpoint.safetensors", framework="pt") as checkpoint:
+        learned = json.loads(checkpoint.metadata()["betty"])["facts"]["learned"]
+    assert learned in ({"num_parts": 4}, {"share": 0.9})
+
+    at["broken off in"] = 2
+    with pytest.raises(SystemExit):
+        train(own_store(data_flags, tmp_path / "other"), tmp_path / "resumed", *flags)
+    at["broken off in"] = None
+    gc.collect()  # what the error's traceback holds has the folder's lock
+    resumed = train(own_store(data_flags, tmp_path / "other"), tmp_path / "resumed", *flags, "--resume")
+    assert without_times(resumed) == without_times(whole)
+    assert same_weights(tmp_path / "resumed", tmp_path / "whole")
+
+
 @pytest.mark.parametrize("method", ["locality", "REG"])
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_a_run_resumed_in_the_fourth_epoch_ends_in_the_numbers_of_an_uninterrupted_one(
@@ -466,8 +550,8 @@ INTERRUPTED = """
 import sys, time
 from pathlib import Path
 
-from betty.micro_batch_train.__main__ import main
 from betty.micro_batch_train.trainer import Partitioning
+from betty.watch import watched
 
 plan, marker = Partitioning.plan, Path(sys.argv.pop(1))
 
@@ -479,20 +563,8 @@ def slow_from_the_second_on(*arguments):
     return plan(*arguments)
 
 Partitioning.plan = slow_from_the_second_on
-main()
+watched("betty.micro_batch_train")
 """
-
-
-def errors_once_interrupted(process: subprocess.Popen) -> str:
-    """What a process says that is interrupted, again where Python lost the first one, which it does in destructors."""
-    for _ in range(6):
-        process.send_signal(signal.SIGINT)
-        try:
-            return process.communicate(timeout=20)[1]
-        except subprocess.TimeoutExpired:
-            continue
-    process.kill()
-    raise AssertionError("the process goes on after six interrupts")
 
 
 def test_an_interrupt_ends_the_command_whatever_is_planned_in_the_background(
@@ -512,6 +584,7 @@ def test_an_interrupt_ends_the_command_whatever_is_planned_in_the_background(
     while not (tmp_path / "marker-second").exists():
         assert process.poll() is None
         time.sleep(0.01)
-    errors = errors_once_interrupted(process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.endswith("python -m betty.micro_batch_train: interrupted\n")
+    assert errors == "python -m betty.micro_batch_train: interrupted\n"

@@ -55,7 +55,7 @@ def call_main(command) -> tuple[int, str]:
     with redirect_stderr(errors):
         try:
             if first == "-m":
-                importlib.import_module(f"{rest[0]}.__main__").main(list(rest[1:]))
+                importlib.import_module(f"{rest[0]}.command_line").main(list(rest[1:]))
             else:
                 script_module(Path(first).stem).main(list(rest))
         except SystemExit as end:

@@ -5,7 +5,6 @@ import math
 import shutil
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,8 +193,6 @@ def test_an_interrupted_figure_goes_on_where_it_was(results: Path, tmp_path: Pat
     variables = {"DATA_ROOT": str(results.parent / "data"), "FULL_BATCH_ROOT": str(results.parent / "full-batches")}
     with monkeypatch.context() as patch:
         patch.setattr(betty.run_folder.RunFolder, "record", interrupted_after(betty.run_folder.RunFolder.record, 2))
-        # Not the end of this process, which the commands share here.
-        patch.setattr(betty.command_line, "_exit_at_once", sys.exit)
         with pytest.raises(KeyboardInterrupt):
             draw("figure13", tmp_path / "results", **variables)
     folder = tmp_path / "results" / "figure13"

@@ -86,6 +86,7 @@ class Dataset:
         evaluator_name: the name of OGB's ``Evaluator``, where there is one.
         digests: SHA-256 of tensors that are known already, by their names: ``indptr`` and ``indices`` of the graph,
             ``features``.
+        split_origin: how the split came about, in words.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Dataset:
     num_classes: int
     evaluator_name: str | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
+    split_origin: str = "the data set's own"
 
     @property
     def num_nodes(self) -> int:
@@ -185,7 +187,8 @@ def _require_labels(labels: Tensor, num_classes: int, origin: object) -> None:
     if num_classes > most:
         raise BettyError(
             f"{origin}: the labels make {num_classes} classes (the largest is {high}), but {labels.numel()} nodes can "
-            f"have at most {most}; number the classes from 0 without gaps"
+            f"have at most {most}; number the classes from 0 without gaps, by numpy.unique(labels, "
+            "return_inverse=True)[1]; numbers to predict, as in regression, are no classes"
         )
 
 

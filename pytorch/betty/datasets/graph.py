@@ -25,16 +25,38 @@ def undirected_csc(first_ends: NDArray, second_ends: NDArray, num_nodes: int) ->
     Returns:
         ``indptr`` int64 ``[num_nodes + 1]`` and ``indices`` int64 ``[num_directed_edges]``, ascending for each node.
     """
-    keys = _directed_keys(first_ends, second_ends, num_nodes)
+    keys = _keys_of_both_directions(first_ends, second_ends, num_nodes)
     keys.sort()
-    keys = distinct_of_sorted(keys)
+    return _csc_of_sorted(distinct_of_sorted(keys), num_nodes)
+
+
+def directed_csc(sources: NDArray, destinations: NDArray, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """The in-neighbours of every node, given the edges of a directed graph; all are kept, self-loops too.
+
+    Args:
+        sources: integer ``[num_edges]``, node ids in ``[0, num_nodes)``.
+        destinations: integer ``[num_edges]``.
+        num_nodes: number of nodes, below 3 * 10**9.
+
+    Returns:
+        ``indptr`` int64 ``[num_nodes + 1]`` and ``indices`` int64 ``[num_edges]``, ascending for each node, a source
+        as often as it has edges to the node.
+    """
+    keys = np.multiply(destinations, num_nodes, dtype=np.int64)
+    keys += sources
+    keys.sort()
+    return _csc_of_sorted(keys, num_nodes)
+
+
+def _csc_of_sorted(keys: NDArray[np.int64], num_nodes: int) -> tuple[Tensor, Tensor]:
+    """The CSC form, given ``destination * num_nodes + source`` of every edge, ascending; it is made in their place."""
     row_starts = np.arange(num_nodes + 1, dtype=np.int64) * num_nodes
     indptr = np.searchsorted(keys, row_starts)
     np.remainder(keys, num_nodes, out=keys)
     return torch.from_numpy(indptr), torch.from_numpy(keys)
 
 
-def _directed_keys(first_ends: NDArray, second_ends: NDArray, num_nodes: int) -> NDArray[np.int64]:
+def _keys_of_both_directions(first_ends: NDArray, second_ends: NDArray, num_nodes: int) -> NDArray[np.int64]:
     """``destination * num_nodes + source`` of every edge in both directions, self-loops left out."""
     proper = first_ends != second_ends
     if not proper.all():

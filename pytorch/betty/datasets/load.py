@@ -20,6 +20,7 @@ def load_dataset(
     seed: int = 0,
     average_degree: float | None = None,
     split: int = 0,
+    directed: bool | None = None,
 ) -> Dataset:
     """Load a data set by its name, or a graph of one's own from a file.
 
@@ -31,6 +32,8 @@ def load_dataset(
         average_degree: of synthetic data sets only: the average number of neighbours, in place of the preset's
             (``synthetic-reddit``: 50; Reddit itself has 492).
         split: of ``.npz`` files with several splits only: which one, counted from 0.
+        directed: of ``.npz`` files only: whether every edge is kept as given, from source to destination, and no
+            reverse edges are added; as the file's key ``directed`` says if not given. All others are undirected.
 
     Raises:
         BettyError: the name is unknown, the file is missing or malformed, or a download is needed and fails; one
@@ -41,7 +44,12 @@ def load_dataset(
     if average_degree is not None and name not in SYNTHETIC_NAMES:
         raise BettyError(f"an average degree can be chosen for {', '.join(SYNTHETIC_NAMES)}, not for {name}")
     if name.endswith(".npz"):
-        return load_npz(Path(name), seed, split)
+        return load_npz(Path(name), seed, split, directed)
+    if directed:
+        raise BettyError(
+            f"{name} has no directions of edges; only .npz files keep them: save the edges in one to train on a "
+            "directed graph"
+        )
     if split != 0:
         raise BettyError(f"{name} has one split, there is no split {split}; only .npz files can have several")
     return _load_named(name, root, seed, average_degree)

@@ -4,23 +4,40 @@
 ``numpy.savez`` or ``numpy.savez_compressed`` wrote with these arrays, for N nodes numbered from 0:
 
 ==================  ===================================================================================================
-edges, one of       ``edges``: integer ``[E, 2]``, the two ends of each edge
+edges, one of       ``edges``: integer ``[E, 2]``, source and destination of each edge
 
                     ``adj_indptr`` integer ``[N + 1]`` and ``adj_indices`` integer ``[E]``: an adjacency matrix in
-                    SciPy's CSR form (``adj_data`` and ``adj_shape`` may be there; weights are not used)
+                    SciPy's CSR form, rows sources, columns destinations; ``adj_shape`` and ``adj_data``, which holds
+                    ones only, may be there
 features, one of    ``node_features``: numbers ``[N, F]``
 
                     ``attr_data``, ``attr_indices``, ``attr_indptr``, ``attr_shape``: a sparse matrix ``[N, F]`` in
                     SciPy's CSR form; it is made dense
 labels, one of      ``node_labels`` or ``labels``: integer ``[N]``, classes from 0, or -1 for a node without a label
-split, all or none  ``train_masks``, ``val_masks``, ``test_masks``: bool ``[N]``, or ``[S, N]`` for S splits to choose
-                    from
+split               ``train_mask``, ``val_mask``, ``test_mask``: bool, or 0 and 1, ``[N]``; ``[S, N]`` or ``[N, S]`` for
+                    S splits to choose from
+
+                    ``train_idx``, ``val_idx``, ``test_idx``: integer, the ids of the nodes
+direction           ``directed``: a single bool
 ==================  ===================================================================================================
 
-Other arrays are ignored. The forms may be mixed. Edges are undirected: one direction is enough, reverse edges are
-added, duplicates and self-loops removed. Without a split, nodes with a label are divided at random, by seed, into
-60 % for training, 20 % for validation and 20 % for testing. There are as many classes as the largest label says: at
-most as many as nodes, or 1000. No node may be in two parts of a split.
+The forms may be mixed, but each thing is given once. Features are kept as float32.
+
+**Direction.** Edges are undirected: one direction is enough, reverse edges are added, duplicates and self-loops
+removed. Where ``directed`` is true, or ``load_dataset(…, directed=True)`` or ``--directed`` says so, every edge is kept
+as given, self-loops and duplicates too, and leads from its source to its destination: a node takes in what the
+sources of its in-edges hold, in training and in evaluation. What the call or the flag says goes before the file.
+
+**Split.** The other names in use are known as well: ``val``, ``valid``, ``validation`` or ``dev``; ``mask`` or
+``masks``; ``idx``, ``ids``, ``index``, ``nodes`` and the like; in either order (``idx_train``). Validation and test
+part may be missing; they are empty then. Without a split, nodes with a label are divided at random, by seed, into 60 %
+for training, 20 % for validation and 20 % for testing. No node may be in two parts.
+
+**Classes.** There are as many as the largest label says: at most as many as nodes, or 1000.
+
+**Other arrays.** Those that belong to edges (``edge_weights``, ``edge_attr``, …) are refused, since edges have neither
+weights nor features nor types in Betty. Names and texts of nodes, classes and features are of no use, and left alone
+(``*_names``, ``*_texts``, ``attr_*``, ``idx_to_*``, ``metadata``); any other array is named in a warning.
 
 A file made by hand::
 
@@ -28,209 +45,83 @@ A file made by hand::
 
     np.savez("my-graph.npz", edges=edges, node_features=features, node_labels=labels)
 
-Nothing is unpickled: arrays of Python objects are refused.
+Nothing is unpickled: arrays of Python objects are refused. Features are read by chunks: beside them no second copy is
+ever in memory.
 """
 
-import os
+import logging
 from pathlib import Path
 
-import numpy as np
-import torch
-from numpy.lib.npyio import NpzFile
-from numpy.typing import NDArray
-from scipy import sparse
 from torch import Tensor
 
-from betty.datasets.damage import blamed_on, one_line
-from betty.datasets.dataset import Dataset, checked, require_finite
-from betty.datasets.graph import build_graph, undirected_csc
-from betty.datasets.splits import Split, random_split, split_from_masks
-from betty.errors import BettyError
+from betty.datasets.dataset import NO_LABEL, Dataset, checked
+from betty.datasets.graph import build_graph, directed_csc, undirected_csc
+from betty.datasets.npz_edges import is_directed, num_nodes_of_edges, read_edges
+from betty.datasets.npz_features import features_key, features_shape, read_features
+from betty.datasets.npz_file import NpzFile, open_npz
+from betty.datasets.npz_keys import check_keys
+from betty.datasets.npz_labels import labels_key, read_labels, warn_of_unused_classes
+from betty.datasets.npz_split import read_split
+from betty.datasets.splits import random_split, random_split_origin
 
-CSR_KEYS = ("data", "indices", "indptr", "shape")
-MASKS = ("train_masks", "val_masks", "test_masks")
-WANTED = {
-    *("edges", "adj_indptr", "adj_indices"),
-    *("node_features", *(f"attr_{key}" for key in CSR_KEYS)),
-    *("node_labels", "labels"),
-    *MASKS,
-}
-
-SEE_FORM = "see betty.datasets.npz for the form"
-
-Arrays = dict[str, NDArray]
+logger = logging.getLogger(__name__)
 
 
-def load_npz(path: Path, seed: int, split: int) -> Dataset:
+def load_npz(path: Path, seed: int, split: int, directed: bool | None = None) -> Dataset:
     """Load a graph from a file of the form that this module describes.
 
     Args:
         path: the file.
         seed: of the random split where the file has none.
-        split: the row of the masks, where the file has several splits.
+        split: which one, where the file has several splits.
+        directed: whether edges keep their directions; as the file says if not given.
 
     Raises:
-        BettyError: the file is missing, damaged, or not of that form.
+        BettyError: the file is missing, damaged, not of that form, or holds what Betty has no use for.
     """
-    arrays = _read(path)
-    labels = _labels(arrays, path)
+    file = open_npz(path)
+    labels = read_labels(file)
     num_nodes = labels.numel()
-    features = _features(arrays, path)
-    require_finite(features, path)
-    first_ends, second_ends = _edges(arrays, num_nodes, path)
-    parts = _split(arrays, num_nodes, split, path) or random_split(labels, seed)
+    _require_same_nodes(file, num_nodes)
+    check_keys(file)
+    csc = _read_csc(file, num_nodes, is_directed(file) if directed is None else directed)
+    parts = read_split(file, num_nodes, split)
+    if parts is None:
+        origin = random_split_origin(seed)
+        logger.info("%s: the file has no split; nodes are divided %s", path, origin)
+        parts = random_split(labels, seed), origin
+    num_classes = max(int(labels.max()) + 1, 1)
     dataset = Dataset(
         name=path.stem,
-        graph=build_graph(*undirected_csc(first_ends, second_ends, num_nodes)),
-        features=features,
+        graph=build_graph(*csc),
+        features=read_features(file),
         labels=labels,
-        num_classes=max(int(labels.max()) + 1, 1),
-        **parts._asdict(),
+        num_classes=num_classes,
+        split_origin=parts[1],
+        **parts[0]._asdict(),
     )
-    return checked(dataset, path)
+    dataset = checked(dataset, path)
+    warn_of_unused_classes(file, labels, num_classes)
+    return dataset
 
 
-def _read(path: Path) -> Arrays:
-    # Path.is_file raises where a name is too long.
-    if not os.path.isfile(path):
-        raise BettyError(f"{path} does not exist, or is not a file")
-    with blamed_on(path, SEE_FORM):
-        file = np.load(path, allow_pickle=False)
-    if not isinstance(file, NpzFile):
-        raise BettyError(f"{path} is a single array and no .npz file; {SEE_FORM}")
-    with file:
-        return {key: _read_member(file, key, path) for key in file.files if key in WANTED}
-
-
-def _read_member(file: NpzFile, key: str, path: Path) -> NDArray:
-    with blamed_on(f"{path}: {key}", SEE_FORM):
-        array = file[key]
-    # NumPy gives the bytes of what is not an array.
-    if not isinstance(array, np.ndarray):
-        raise BettyError(f"{path}: {key} is not an array in NumPy's .npy form; {SEE_FORM}")
-    return array
-
-
-def _missing(path: Path, what: str, keys: str) -> BettyError:
-    return BettyError(f"{path} has no {what}: it needs {keys}; {SEE_FORM}")
-
-
-def _labels(arrays: Arrays, path: Path) -> Tensor:
-    key = "node_labels" if "node_labels" in arrays else "labels"
-    if key not in arrays:
-        raise _missing(path, "labels", "node_labels or labels")
-    labels = _integers(arrays, key, "[N]", path)
-    if len(labels) == 0:
-        raise BettyError(f"{path}: {key} is empty; the graph has no nodes")
-    return torch.from_numpy(labels.astype(np.int64))
-
-
-def _form(array: NDArray) -> str:
-    return f"{array.dtype} {list(array.shape)}"
-
-
-def _integers(arrays: Arrays, key: str, form: str, path: Path) -> NDArray[np.integer]:
-    """An array of integers that int64 can hold, with as many dimensions as ``form``, like ``[E, 2]``, has."""
-    array = arrays[key]
-    if array.ndim != form.count(",") + 1 or array.dtype.kind not in "iu":
-        raise BettyError(f"{path}: {key} is {_form(array)}; it has to be integer {form}")
-    if array.size and array.max() > np.iinfo(np.int64).max:
-        raise BettyError(f"{path}: {key} holds {array.max()}, which is too large")
-    return array
-
-
-def _features(arrays: Arrays, path: Path) -> Tensor:
-    if "node_features" in arrays:
-        features = _numbers(arrays, "node_features", "[N, F]", path)
-    elif all(f"attr_{key}" in arrays for key in CSR_KEYS):
-        features = _dense_attributes(arrays, path)
-    else:
-        raise _missing(path, "node features", "node_features, or attr_data, attr_indices, attr_indptr and attr_shape")
-    if features.shape[1] == 0:
-        raise BettyError(f"{path}: there are {len(features)} rows of node features, but no columns")
-    return torch.from_numpy(features)
-
-
-def _numbers(arrays: Arrays, key: str, form: str, path: Path) -> NDArray[np.float32]:
-    array = arrays[key]
-    if array.ndim != form.count(",") + 1 or array.dtype.kind not in "fiub":
-        raise BettyError(f"{path}: {key} is {_form(array)}; it has to be numbers {form}")
-    # What float32 cannot hold becomes infinity, and is refused as such.
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array, dtype=np.float32)
-
-
-def _dense_attributes(arrays: Arrays, path: Path) -> NDArray[np.float32]:
-    shape = _integers(arrays, "attr_shape", "[2]", path).tolist()
-    if len(shape) != 2:
-        raise BettyError(f"{path}: attr_shape is {shape}; it has to be two numbers")
-    rows = _csr(arrays, "attr", _numbers(arrays, "attr_data", "[nonzeros]", path), tuple(shape), path)
-    num_bytes = shape[0] * shape[1] * rows.dtype.itemsize
-    if num_bytes > _memory_of_this_machine():
-        raise BettyError(
-            f"{path}: the attributes of shape {shape} take {num_bytes / 2**30:.4g} GiB when made dense, which is more "
-            "than the memory of this machine"
+def _require_same_nodes(file: NpzFile, num_nodes: int) -> None:
+    """Refuse features of more or fewer nodes than there are labels, and say which of the two is at fault."""
+    num_rows, _ = features_shape(file, num_nodes)
+    if num_rows == num_nodes:
+        return
+    found = f"{labels_key(file)} has {num_nodes} labels, but {features_key(file)} {num_rows} rows"
+    if num_nodes < num_nodes_of_edges(file) <= num_rows:
+        raise file.error(
+            f"{found}, and edges name more nodes than there are labels; give every node a label, {NO_LABEL} where it "
+            "has none"
         )
-    with blamed_on(f"{path}: attr_data", SEE_FORM):
-        return rows.toarray()
+    raise file.error(f"{found}; give every node both")
 
 
-def _memory_of_this_machine() -> int:
-    """In bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _csr(arrays: Arrays, matrix: str, data: NDArray, shape: tuple[int, int], path: Path) -> sparse.csr_matrix:
-    indices = _integers(arrays, f"{matrix}_indices", "[nonzeros]", path)
-    indptr = _integers(arrays, f"{matrix}_indptr", "[N + 1]", path)
-    try:
-        # SciPy looks at differences, which can overflow, and at the ends alone.
-        if indptr.size and not (indptr.min() >= 0 and indptr.max() <= len(indices)):
-            raise ValueError(f"pointers from {indptr.min()} to {indptr.max()} for {len(indices)} indices")
-        rows = sparse.csr_matrix((data, indices, indptr), shape=shape)
-        rows.check_format(full_check=True)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise BettyError(
-            f"{path}: {matrix}_indptr and {matrix}_indices are not a CSR matrix ({one_line(error)})"
-        ) from error
-    return rows
-
-
-def _edges(arrays: Arrays, num_nodes: int, path: Path) -> tuple[NDArray, NDArray]:
-    if "edges" in arrays:
-        edges = _integers(arrays, "edges", "[E, 2]", path)
-        if edges.shape[1] != 2:
-            raise BettyError(f"{path}: edges is {_form(edges)}; it has to be integer [E, 2]")
-        if edges.size and not (edges.min() >= 0 and edges.max() < num_nodes):
-            raise BettyError(
-                f"{path}: edges holds node ids from {edges.min()} to {edges.max()}, but there are {num_nodes} nodes"
-            )
-        edges = edges.astype(np.int64, copy=False)
-        return edges[:, 0], edges[:, 1]
-    if "adj_indptr" not in arrays or "adj_indices" not in arrays:
-        raise _missing(path, "edges", "edges, or adj_indptr and adj_indices")
-    unweighted = np.ones(arrays["adj_indices"].size, dtype=np.int8)
-    return _csr(arrays, "adj", unweighted, (num_nodes, num_nodes), path).nonzero()
-
-
-def _split(arrays: Arrays, num_nodes: int, row: int, path: Path) -> Split | None:
-    """None where the file has no split."""
-    missing = [key for key in MASKS if key not in arrays]
-    if len(missing) == len(MASKS):
-        if row != 0:
-            raise BettyError(f"{path}: there is no split {row}: the file has no masks, and gets one random split")
-        return None
-    if missing:
-        raise BettyError(f"{path} has a split without {' and '.join(missing)}; add it or leave out all masks")
-    return split_from_masks(*(_mask(arrays[key], key, num_nodes, row, path) for key in MASKS))
-
-
-def _mask(masks: NDArray, key: str, num_nodes: int, row: int, path: Path) -> NDArray[np.bool_]:
-    if masks.dtype != bool or masks.ndim not in (1, 2) or masks.shape[-1] != num_nodes:
-        raise BettyError(
-            f"{path}: {key} is {_form(masks)}; it has to be bool [N] or [S, N], with N = {num_nodes} nodes"
-        )
-    rows = np.atleast_2d(masks)
-    if not 0 <= row < len(rows):
-        raise BettyError(f"{path}: there is no split {row}: {key} has {len(rows)}, counted from 0")
-    return rows[row]
+def _read_csc(file: NpzFile, num_nodes: int, directed: bool) -> tuple[Tensor, Tensor]:
+    sources, destinations = read_edges(file, num_nodes)
+    if directed:
+        logger.info("%s: edges keep their directions, from source to destination", file.path)
+        return directed_csc(sources, destinations, num_nodes)
+    return undirected_csc(sources, destinations, num_nodes)

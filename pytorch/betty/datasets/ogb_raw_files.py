@@ -1,11 +1,9 @@
 """The raw files of the Open Graph Benchmark: ``.csv.gz`` in one form, ``.npz`` in the other."""
 
-import zipfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import pandas as pd
@@ -15,11 +13,11 @@ from torch import Tensor
 
 from betty.datasets.damage import blamed_on
 from betty.datasets.dataset import NO_LABEL
+from betty.datasets.npz_archive import open_array
 from betty.datasets.splits import Split
 from betty.progress import progress_bar
 
 ROWS_PER_CHUNK = 1 << 17
-ITEMS_PER_CHUNK = 1 << 24
 MOST_NODES = np.iinfo(np.int32).max
 
 
@@ -133,48 +131,31 @@ def read_binary(raw: Path) -> RawGraph:
     return RawGraph(num_nodes, edges[0], edges[1], labels, _member_rows(path, "node_feat"))
 
 
-@contextmanager
-def _open_member(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], bool, np.dtype, IO[bytes]]]:
-    """Shape, whether columns come first, dtype, and the bytes of one array of an ``.npz`` file, as a stream."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
-        version = np.lib.format.read_magic(stream)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, columns_first, dtype = read_header(stream)
-        if dtype.hasobject:
-            raise ValueError(f"{key} holds Python objects")
-        yield shape, columns_first, dtype, stream
-
-
-def _read_items(stream: IO[bytes], count: int, dtype: np.dtype) -> NDArray:
-    return np.frombuffer(stream.read(count * dtype.itemsize), dtype, count)
-
-
 def _read_edges(path: Path, key: str, num_nodes: int) -> NDArray[np.int32]:
     """Node ids ``[2, num_edges]`` of an ``.npz`` file, without ever holding them in their own, wider dtype."""
-    with _open_member(path, key) as (shape, columns_first, dtype, stream):
-        if len(shape) != 2 or shape[0] != 2 or dtype.kind not in "iu":
-            raise ValueError(f"{key} is {dtype} {list(shape)} and not integer [2, E]")
-        edges = np.empty(shape, np.int32, order="F" if columns_first else "C")
+    with open_array(path, key) as array:
+        if len(array.shape) != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
+            raise ValueError(f"{key} is {array.dtype} {list(array.shape)} and not integer [2, E]")
+        edges = np.empty(array.shape, np.int32, order="F" if array.columns_first else "C")
         items = edges.reshape(-1, order="A")
-        for start in range(0, items.size, ITEMS_PER_CHUNK):
-            chunk = items[start : start + ITEMS_PER_CHUNK]
-            read = _read_items(stream, chunk.size, dtype)
-            _require_ids(read, num_nodes)
-            chunk[:] = read
+        start = 0
+        for chunk in array.chunks():
+            _require_ids(chunk, num_nodes)
+            items[start : start + chunk.size] = chunk
+            start += chunk.size
     return edges
 
 
 def _member_rows(path: Path, key: str) -> Iterator[NDArray[np.float32]]:
     """The rows of one matrix of an ``.npz`` file, a chunk at a time."""
-    with _blamed_on(path), _open_member(path, key) as (shape, columns_first, dtype, stream):
-        num_rows, num_columns = shape
-        if columns_first and num_columns > 1:
+    with _blamed_on(path), open_array(path, key) as array:
+        num_rows, num_columns = array.shape
+        if array.columns_first and num_columns > 1:
             raise ValueError(f"{key} is stored by columns")
-        if dtype.kind not in "fiu":
-            raise ValueError(f"{key} is {dtype} and not numbers")
+        if array.dtype.kind not in "fiu":
+            raise ValueError(f"{key} is {array.dtype} and not numbers")
         with progress_bar(description="features", total=num_rows, unit="row") as progress:
-            for start in range(0, num_rows, ROWS_PER_CHUNK):
-                count = min(ROWS_PER_CHUNK, num_rows - start)
-                rows = _read_items(stream, count * num_columns, dtype)
-                yield rows.astype(np.float32, copy=False).reshape(count, num_columns)
-                progress.update(count)
+            for chunk in array.chunks(ROWS_PER_CHUNK * num_columns):
+                rows = chunk.astype(np.float32, copy=False).reshape(-1, num_columns)
+                yield rows
+                progress.update(len(rows))

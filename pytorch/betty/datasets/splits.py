@@ -20,6 +20,11 @@ class Split(NamedTuple):
     test_ids: Tensor
 
 
+def random_split_origin(seed: int) -> str:
+    """What to tell of :func:`random_split`."""
+    return f"at random by seed {seed}: 60 % for training, 20 % for validation, 20 % for testing"
+
+
 def random_split(labels: Tensor, seed: int) -> Split:
     """Labelled nodes at random into 60 % for training, 20 % for validation and the rest for testing.
 

@@ -1,15 +1,18 @@
 """Full batches: sampled, stored and read back."""
 
-from betty.full_batch.manifest import Recipe
-from betty.full_batch.sampling import FullBatchSource, SampledFullBatches, epoch_batches, sample_full_batch
-from betty.full_batch.store import FullBatchWriter, StoredFullBatches
+from betty.lazy_package import offer
 
-__all__ = [
-    "FullBatchSource",
-    "FullBatchWriter",
-    "Recipe",
-    "SampledFullBatches",
-    "StoredFullBatches",
-    "epoch_batches",
-    "sample_full_batch",
-]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from betty.full_batch.manifest import Recipe
+    from betty.full_batch.sampling import FullBatchSource, SampledFullBatches, epoch_batches, sample_full_batch
+    from betty.full_batch.store import FullBatchWriter, StoredFullBatches
+
+__all__ = offer(
+    __name__,
+    {
+        "betty.full_batch.manifest": ["Recipe"],
+        "betty.full_batch.sampling": ["FullBatchSource", "SampledFullBatches", "epoch_batches", "sample_full_batch"],
+        "betty.full_batch.store": ["FullBatchWriter", "StoredFullBatches"],
+    },
+)

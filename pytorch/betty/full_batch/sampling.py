@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from betty.blocks import FullBatch, chain_blocks, index_dtype
+from betty.dgl_edges import require_dgl, require_plain_edges
 from betty.errors import BettyError
+from betty.node_ids import as_node_ids
 from betty.seeds import derive_seed, generator
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class SampledFullBatches:
 
     Args:
         graph: as in :func:`sample_full_batch`.
-        output_ids: int64 ``[num_outputs]``, the output nodes of an epoch.
+        output_ids: as in :func:`sample_full_batch`, the output nodes of an epoch.
         fan_outs: as in :func:`sample_full_batch`.
         seed: of the order of the output nodes and of the sampling.
         batch_size: as in :func:`epoch_batches`.
@@ -57,14 +59,14 @@ class SampledFullBatches:
     def __init__(
         self,
         graph: dgl.DGLGraph,
-        output_ids: Tensor,
+        output_ids: Tensor | NDArray | Sequence[int],
         fan_outs: Sequence[int],
         seed: int,
         batch_size: int | None = None,
     ) -> None:
-        _check_sampling(graph, output_ids, fan_outs)
+        output_ids, fan_outs = _checked_arguments(graph, output_ids, fan_outs)
         self._graph = graph
-        self._fan_outs = tuple(fan_outs)
+        self._fan_outs = fan_outs
         self._seed = seed
         self._output_ids = lru_cache(maxsize=1)(partial(epoch_batches, output_ids, batch_size, seed))
         self.num_batches = count_batches(output_ids.numel(), batch_size)
@@ -77,7 +79,7 @@ class SampledFullBatches:
         """
         check_position(epoch, batch, self.num_batches)
         output_ids = self._output_ids(epoch)[batch]
-        return sample_full_batch(self._graph, output_ids, self._fan_outs, self._seed, epoch, batch)
+        return _sample(self._graph, output_ids, self._fan_outs, self._seed, epoch, batch)
 
 
 def count_batches(num_outputs: int, batch_size: int | None) -> int:
@@ -131,7 +133,7 @@ def epoch_batches(output_ids: Tensor, batch_size: int | None, seed: int, epoch: 
 
 def sample_full_batch(
     graph: dgl.DGLGraph,
-    output_ids: Tensor,
+    output_ids: Tensor | NDArray | Sequence[int],
     fan_outs: Sequence[int],
     seed: int,
     epoch: int = 0,
@@ -147,8 +149,8 @@ def sample_full_batch(
     ascending. The sources of a destination node stand in the order of the graph's edges.
 
     Args:
-        graph: of one node type and one edge type, on the CPU. Its edges may be parallel.
-        output_ids: int64 ``[num_outputs]``, distinct nodes.
+        graph: of one node type and one edge type, on the CPU. Its edges may be parallel, and carry no data.
+        output_ids: integers ``[num_outputs]``, distinct nodes: a tensor in host memory, an array or a list.
         fan_outs: neighbours to take per layer, input layer first; ``-1`` takes all.
         seed: at least 0.
         epoch: together with the seed and ``batch`` it tells which random numbers to draw.
@@ -160,9 +162,15 @@ def sample_full_batch(
     Raises:
         BettyError: an argument is out of range.
     """
-    _check_sampling(graph, output_ids, fan_outs)
-    if min(seed, epoch, batch) < 0:
-        raise BettyError(f"seed {seed}, epoch {epoch}, batch {batch}: each must be at least 0")
+    output_ids, fan_outs = _checked_arguments(graph, output_ids, fan_outs)
+    if any(not isinstance(number, Integral) or number < 0 for number in (seed, epoch, batch)):
+        raise BettyError(f"seed {seed}, epoch {epoch}, batch {batch}: each must be a whole number and at least 0")
+    return _sample(graph, output_ids, fan_outs, seed, epoch, batch)
+
+
+def _sample(
+    graph: dgl.DGLGraph, output_ids: Tensor, fan_outs: tuple[int, ...], seed: int, epoch: int, batch: int
+) -> FullBatch:
     random = np.random.default_rng(derive_seed(seed, "sampling", epoch, batch))
     in_edges = _in_edges(graph)
     nodes = _ReachedNodes(graph.num_nodes(), output_ids.numpy())
@@ -273,18 +281,40 @@ class _ReachedNodes:
         self.ids = np.concatenate([self.ids, node_ids])
 
 
-def _check_sampling(graph: dgl.DGLGraph, output_ids: Tensor, fan_outs: Sequence[int]) -> None:
+def _checked_arguments(
+    graph: dgl.DGLGraph, output_ids: Tensor | NDArray | Sequence[int], fan_outs: Sequence[int]
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Output nodes as int64 ``[num_outputs]`` and fan-outs, once they fit the graph."""
+    require_dgl(graph)
     if not graph.is_homogeneous:
-        raise BettyError("the graph has several node or edge types; make it one with dgl.to_homogeneous(graph)")
-    if graph.device.type != "cpu" or output_ids.device.type != "cpu":
-        raise BettyError("graph and output nodes are sampled in host memory; move them there with .cpu()")
-    if len(fan_outs) == 0 or any(not isinstance(n, Integral) or (n < 1 and n != ALL_NEIGHBORS) for n in fan_outs):
-        raise BettyError(f"fan-outs {list(fan_outs)}: give one per layer, each at least 1, or -1 for all neighbours")
-    if output_ids.dtype != torch.int64 or output_ids.dim() != 1 or output_ids.numel() == 0:
-        found = f"{output_ids.dtype} {list(output_ids.shape)}"
-        raise BettyError(f"output nodes are {found}, and must be a one-dimensional, non-empty tensor of torch.int64")
-    if output_ids.min() < 0 or output_ids.max() >= graph.num_nodes():
-        found = f"{int(output_ids.min())} to {int(output_ids.max())}"
-        raise BettyError(f"output nodes run from {found}, but the graph's nodes from 0 to {graph.num_nodes() - 1}")
+        raise BettyError(
+            "the graph has several node or edge types, or is a block; make it one with "
+            "dgl.to_homogeneous(graph, store_type=False), and all edges count the same"
+        )
+    if graph.device.type != "cpu":
+        raise BettyError("the graph is sampled in host memory; move it there with .cpu()")
+    require_plain_edges(graph)
+    return _checked_ids(output_ids, graph.num_nodes()), _checked_fan_outs(fan_outs)
+
+
+def _checked_fan_outs(fan_outs: Sequence[int]) -> tuple[int, ...]:
+    numbers = np.asarray(fan_outs, dtype=object)
+    if numbers.ndim != 1 or not numbers.size or any(not _is_fan_out(number) for number in numbers):
+        raise BettyError(
+            f"fan-outs {fan_outs}: give one per layer, as in [10, 25], each at least 1, or -1 for all neighbours"
+        )
+    return tuple(int(number) for number in numbers)
+
+
+def _is_fan_out(number: object) -> bool:
+    return isinstance(number, Integral) and (number >= 1 or number == ALL_NEIGHBORS)
+
+
+def _checked_ids(output_ids: Tensor | NDArray | Sequence[int], num_nodes: int) -> Tensor:
+    output_ids = as_node_ids(output_ids, "output nodes")
+    low, high = (int(value) for value in output_ids.aminmax())
+    if low < 0 or high >= num_nodes:
+        raise BettyError(f"output nodes run from {low} to {high}, but the graph's nodes from 0 to {num_nodes - 1}")
     if not np.diff(np.sort(output_ids.numpy())).all():
         raise BettyError("output nodes occur more than once; give each one once, e.g. output_ids.unique()")
+    return output_ids

@@ -22,9 +22,14 @@ from torch._subclasses.fake_tensor import (
 from betty.blocks import Block
 from betty.errors import BettyError
 from betty.memory.live_bytes import LiveBytes, storage_bytes
+from betty.seeds import random_state_kept
 
 FAKE_TENSOR_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 ADVICE = "give the model a memory method, or choose --num-batch by hand"
+
+
+class DryRunError(BettyError):
+    """A dry run cannot follow the model."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def dry_run(model: nn.Module, blocks: Sequence[Block], num_features: int) -> Dry
 
     Nothing is computed, no data is read and nothing of the size of the data is allocated; it takes some 0.1 ms an
     operation, and some seconds more the first time. What kernels allocate for themselves is not seen, which matters
-    where an operation sorts. Random numbers and the model stay as they are.
+    where an operation sorts. Random numbers and the model stay as they are; its hooks are called.
 
     Args:
         model: called as ``model(blocks, x)``, on the device to estimate for; returns logits
@@ -68,24 +73,42 @@ def dry_run(model: nn.Module, blocks: Sequence[Block], num_features: int) -> Dry
         num_features: channels of the features, whose dtype is that of the model's first floating parameter.
 
     Raises:
-        BettyError: the step fails, or depends on what is in a tensor.
+        DryRunError: the step fails, or depends on what is in a tensor.
     """
-    parameters = list(model.parameters())
-    device = parameters[0].device if parameters else torch.device("cpu")
-    dtype = next((p.dtype for p in parameters if p.is_floating_point()), torch.get_default_dtype())
-    with _failures_of(model):
+    # Imported here and not above: models know this package.
+    from betty.models.exact_dropout import dropout_key
+
+    device = model_device(model)
+    with _failures_of(model), random_state_kept(device):
         fake_mode = FakeTensorMode()
         with FakeCopyMode(fake_mode):
-            model = copy.deepcopy(model).train()
-        with fake_mode:
+            model = training_copy(model)
+        with dropout_key(model, 0), fake_mode:
             fake_blocks = [_fake_block(block, fake_mode, device) for block in blocks]
-            return _fake_step(model, fake_blocks, num_features, dtype, device)
+            return _fake_step(model, fake_blocks, num_features)
 
 
-def _fake_step(
-    model: nn.Module, blocks: Sequence[Block], num_features: int, dtype: torch.dtype, device: torch.device
-) -> DryRun:
-    features = torch.empty(blocks[0].num_src, num_features, dtype=dtype, device=device)
+def training_copy(model: nn.Module) -> nn.Module:
+    """A copy in training mode. Where the model is in that, layers that are not, which are frozen, remain so."""
+    copied = copy.deepcopy(model)
+    return copied if copied.training else copied.train()
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Where a model's first parameter is; the CPU for a model without any."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def random_features(model: nn.Module, num_nodes: int, num_features: int) -> Tensor:
+    """``[num_nodes, num_features]`` on the model's device, of the dtype of its first floating parameter."""
+    dtypes = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    dtype = next(dtypes, torch.get_default_dtype())
+    return torch.randn(num_nodes, num_features, dtype=dtype, device=model_device(model))
+
+
+def _fake_step(model: nn.Module, blocks: Sequence[Block], num_features: int) -> DryRun:
+    device = model_device(model)
+    features = random_features(model, blocks[0].num_src, num_features)
     labels = torch.empty(blocks[-1].num_dst, dtype=torch.int64, device=device)
 
     weights = [*model.parameters(), *model.buffers()]
@@ -131,12 +154,12 @@ def _failures_of(model: nn.Module) -> Iterator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
-        raise BettyError(
+        raise DryRunError(
             f"a dry run of {type(model).__name__} cannot follow {error.func}, which needs to know what is in its "
             f"tensors; {ADVICE}"
         ) from error
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BettyError(f"the dry run of {type(model).__name__} failed: {reason}; {ADVICE}") from error
+        raise DryRunError(f"the dry run of {type(model).__name__} failed: {reason}; {ADVICE}") from error
     finally:
         FAKE_TENSOR_LOGGER.disabled = was_disabled

@@ -43,8 +43,9 @@ def minimum_cut(graph: csr_array, num_parts: int, seed: int) -> Tensor:
         own_process = in_background and graph.nnz >= WORTH_A_PROCESS
         parts = (cut_in_a_process if own_process else cut)(arrays, num_parts, seed)
     except CalledProcessError as error:
+        last_words = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise BettyError(
-            f"METIS ended with code {error.returncode} on {graph.shape[0]} output nodes; see what it says above, or "
+            f"METIS ended with code {error.returncode} on {graph.shape[0]} output nodes ({last_words or 'no word'}); "
             "free memory of this machine"
         ) from error
     return torch.from_numpy(parts.astype(np.int64))

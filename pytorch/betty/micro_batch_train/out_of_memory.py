@@ -1,4 +1,4 @@
-"""Getting over a micro-batch that does not fit: telling the error, and leaving nothing of the attempt behind."""
+"""Getting over a micro-batch that does not fit: leaving nothing of the attempt behind."""
 
 from __future__ import annotations
 
@@ -6,21 +6,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
-
-MESSAGES = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What is in the message of a plain ``RuntimeError`` that tells of too little memory.
-
-The first is the CPU allocator's; the last two come from CUDA where it allocates past PyTorch's allocator.
-"""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was too little memory, of the device or of the host."""
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(message in str(error) for message in MESSAGES)
 
 
 def let_go(error: BaseException) -> None:

@@ -27,6 +27,7 @@ from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.part_source import PartSource
 from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, estimated, model_estimate
 from betty.micro_batch_train.single_outputs import largest_single
+from betty.models.node_mixing import inexact_by, mixes_nodes
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ def plan_micro_batches(
     num_features: int | None = None,
     device: torch.device | str = "cpu",
     reg_max_degree: int = MAX_SHARING,
+    allow_inexact: bool = False,
 ) -> MicroBatchPlan:
     """Partition a full batch into as few micro-batches as fit a memory budget.
 
@@ -93,16 +95,21 @@ def plan_micro_batches(
         num_features: channels of the features, for a model without ``widths``.
         device: where to train.
         reg_max_degree: output nodes that may share a node for it to count in ``REG``.
+        allow_inexact: whether to plan several micro-batches for a model with layers that mix the nodes of a batch, see
+            :func:`~betty.models.node_mixing.mixes_nodes`.
 
     Raises:
-        BettyError: no such method, the model's memory cannot be estimated, or the budget is too small for a single
-            output node or for the optimizer's step.
+        BettyError: no such method, the model's memory cannot be estimated, the budget is too small for a single
+            output node or for the optimizer's step, or for the whole batch of a model that mixes nodes.
     """
     if not isinstance(memory_budget, int) or memory_budget < 1:
         raise BettyError(f"a memory budget of {memory_budget} is none; give a whole number of bytes above 0")
     margin = MARGIN if estimate is None else 0.0
     estimate = estimate or model_estimate(model, device, num_features)
     optimizer_step = estimate_optimizer_step(model, device=device)
+    layer = None if allow_inexact else mixes_nodes(model, starts_training=True)
+    if layer and estimate(MicroBatch(full_batch.blocks)).peak > int(memory_budget * (1 - margin)):
+        raise inexact_by(layer)
     source = Partitioner(PartitionProblem(full_batch, seed, estimate, reg_max_degree=reg_max_degree), method)
     return plan_parts(full_batch, source, estimate, memory_budget, optimizer_step, margin)
 

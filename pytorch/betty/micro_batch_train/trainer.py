@@ -16,6 +16,7 @@ from betty.device_loader import DeviceLoader, LoadedBatch
 from betty.errors import BettyError
 from betty.full_batch import FullBatchSource
 from betty.memory import states_its_memory, uncounted
+from betty.memory.shortage import is_mended_by_smaller_batches
 from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import (
     SERVE_EVERY_EPOCH,
@@ -25,13 +26,14 @@ from betty.micro_batch_train.graph_partitioner import (
     re_partition,
 )
 from betty.micro_batch_train.memory_watch import MemoryWatch, OverBudgetError
-from betty.micro_batch_train.out_of_memory import all_gradients_or_none, is_out_of_memory, let_go
+from betty.micro_batch_train.out_of_memory import all_gradients_or_none, let_go
 from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.plan import MicroBatchPlan, model_estimate
 from betty.micro_batch_train.planner import MARGIN
 from betty.micro_batch_train.planning_ahead import Planner, PlanningAhead
 from betty.micro_batch_train.stored_parts import StoredTensors
 from betty.models import dropout_key
+from betty.models.node_mixing import inexact_by, mixes_nodes
 from betty.seeds import derive_seed
 from betty.training import BatchRecord, EpochRecord, backward_on_share
 
@@ -134,6 +136,8 @@ def accumulate_gradients(
     parts: Sequence[Tensor],
     device_loader: DeviceLoader,
     watch: MemoryWatch | None = None,
+    *,
+    allow_inexact: bool = False,
 ) -> StepRecord:
     """Add the full batch's gradient to the parameters', one micro-batch at a time.
 
@@ -147,12 +151,15 @@ def accumulate_gradients(
         parts: int64 tensors of positions in ``full_batch.output_ids``, which together hold every position once.
         device_loader: brings micro-batches to the model's device.
         watch: takes notice of every micro-batch; one that is over its limit is split in two before it is loaded.
+        allow_inexact: whether to train by several micro-batches a model with layers that mix the nodes of a batch, see
+            :func:`~betty.models.node_mixing.mixes_nodes`.
 
     Returns:
         What was done; its batches are those that were trained on in the end.
 
     Raises:
-        BettyError: the parts overlap or leave out output nodes, or a single output node does not fit on the device.
+        BettyError: the parts overlap or leave out output nodes, a single output node does not fit on the device, or
+            the model mixes nodes.
     """
     loader = MicroBatchLoader(full_batch, parts, device_loader, watch)
 
@@ -164,7 +171,10 @@ def accumulate_gradients(
     device, num_outputs = device_loader.device, full_batch.output_ids.numel()
     waiting, steps = list(parts), []
     num_shortages = 0
+    mixing_layer = None if allow_inexact else mixes_nodes(model, starts_training=False)
     while waiting:
+        if mixing_layer and len(steps) + len(waiting) > 1:
+            raise inexact_by(mixing_layer)
         trained, is_over_budget = train(waiting)
         steps += trained
         del waiting[: len(trained)]
@@ -213,7 +223,7 @@ def _train_while_memory_lasts(
             is_over_budget = True
             let_go(error)
         except Exception as error:
-            if not is_out_of_memory(error):
+            if not is_mended_by_smaller_batches(error):
                 raise
             let_go(error)
     return steps, is_over_budget
@@ -245,6 +255,7 @@ class MicroBatchTrainer:
         seed: of the partitions and of exact dropout.
         num_epochs: of the training; the first full batch of the next epoch is planned beside the end of this one.
         store: of parts, if they are to be kept for later trainings.
+        allow_inexact: see :func:`accumulate_gradients`.
     """
 
     def __init__(
@@ -255,11 +266,13 @@ class MicroBatchTrainer:
         seed: int,
         num_epochs: int = 1,
         store: StoredTensors | None = None,
+        allow_inexact: bool = False,
     ) -> None:
         self._num_batches = full_batches.num_batches
         self._planned = PlanningAhead(full_batches, planner, device_loader.device, seed, num_epochs, store)
         self._device_loader = device_loader
         self._seed = seed
+        self._allow_inexact = allow_inexact
 
     @property
     def learned(self) -> dict[str, float]:
@@ -281,7 +294,9 @@ class MicroBatchTrainer:
 
             optimizer.zero_grad(set_to_none=True)
             with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, batch)):
-                step = accumulate_gradients(model, full_batch, plan.parts, self._device_loader, watch)
+                step = accumulate_gradients(
+                    model, full_batch, plan.parts, self._device_loader, watch, allow_inexact=self._allow_inexact
+                )
             optimizer.step()
             if step.num_shortages:
                 self._planned.leave_more_room(len(step.batches))

@@ -18,6 +18,7 @@ from torch.nn.functional import embedding_bag
 from betty.blocks import Block, index_dtype
 from betty.memory.tape import Held, Tape
 from betty.models.attention import edge_destinations, edges_by_source
+from betty.models.autocast import float32_backward, float32_forward
 from betty.models.neighbour_reduction import lists_memory, transpose_memory
 
 PIECE_COLUMNS = 32
@@ -133,6 +134,7 @@ class _Attend(torch.autograd.Function):
     """All heads' values are one table, in which source ``s`` has the rows from ``s * num_heads`` on."""
 
     @staticmethod
+    @float32_forward
     def forward(ctx: FunctionCtx, values: Tensor, attention: Tensor, offsets: Tensor, indices: Tensor) -> Tensor:
         ctx.save_for_backward(values, attention, offsets, indices)
         num_heads = values.shape[1]
@@ -144,6 +146,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         values, attention, offsets, indices = ctx.saved_tensors
         num_heads = values.shape[1]
@@ -164,6 +167,7 @@ class _AttendAndProject(torch.autograd.Function):
     """The backward computes each head's weighted sum again, which is less work than to write it and read it again."""
 
     @staticmethod
+    @float32_forward
     def forward(
         ctx: FunctionCtx, x: Tensor, weight: Tensor, attention: Tensor, offsets: Tensor, indices: Tensor
     ) -> Tensor:
@@ -175,6 +179,7 @@ class _AttendAndProject(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, attention, offsets, indices = ctx.saved_tensors
         by_source, edges = edges_by_source(indices, x.shape[0])

@@ -12,6 +12,7 @@ from torch.nn.functional import embedding_bag, leaky_relu_, linear
 
 from betty.blocks import Block
 from betty.memory.tape import Held, Tape
+from betty.models.autocast import float32_backward, float32_forward
 from betty.models.neighbour_reduction import transpose, transpose_memory
 
 
@@ -108,12 +109,14 @@ def edges_by_source(indices: Tensor, num_src: int) -> tuple[Tensor, Tensor]:
 
 class _ScoreNodes(torch.autograd.Function):
     @staticmethod
+    @float32_forward
     def forward(ctx: FunctionCtx, x: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, vectors)
         return linear(x, vectors), x
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, of_scores: Tensor, of_x: Tensor) -> tuple[Tensor, Tensor]:
         x, vectors = ctx.saved_tensors
         return of_x.addmm_(of_scores, vectors), of_scores.t() @ x
@@ -123,6 +126,7 @@ class _EdgeSoftmax(torch.autograd.Function):
     """Keeps the result and the sign of what went into the leaky ReLU."""
 
     @staticmethod
+    @float32_forward
     def forward(
         ctx: FunctionCtx,
         source_scores: Tensor,
@@ -145,6 +149,7 @@ class _EdgeSoftmax(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         attention, is_positive, indptr, indices = ctx.saved_tensors
         gradient = attention * gradient

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from betty.memory.tape import Held, Tape
+from betty.models.autocast import float32_backward, float32_forward
 from betty.models.matrix_products import goes_to_onednn, linear, linear_scratch
 
 
@@ -47,12 +48,14 @@ class Linear(nn.Linear):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
+    @float32_forward
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         return linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         into_x, into_weight, into_bias = ctx.needs_input_grad

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from betty.blocks import Block
 from betty.memory.tape import Held, Tape
+from betty.models.autocast import float32_backward, float32_forward
 from betty.models.linear import linear_memory
 from betty.models.lstm_gates import EdgeGates, Gates, SourceGates
 from betty.models.lstm_kernel import KernelLSTM, kernel_memory, kernel_steps
@@ -64,7 +65,7 @@ def last_lstm_states(block: Block, x: Tensor, lstm: nn.LSTM) -> Tensor:
     """Read the neighbours of every destination node, in the block's order of edges, with an LSTM.
 
     Hochreiter and Schmidhuber: Long Short-Term Memory, 1997, in the form of ``torch.nn.LSTM``. Half precision is
-    computed in float32.
+    computed in float32, inside of ``torch.autocast`` too.
 
     Args:
         block: with ``num_src`` sources.
@@ -75,18 +76,19 @@ def last_lstm_states(block: Block, x: Tensor, lstm: nn.LSTM) -> Tensor:
         ``[num_dst, channels]``; zeros where a destination has no neighbour.
     """
     chunks = neighbour_sequences(block, *_chunk_limits(block, lstm.hidden_size, x.device.type))
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    features = x.to(dtype)
-    parameters = tuple(parameter.to(dtype) for parameter in lstm.parameters())
-    weight_ih, weight_hh, bias = _logistic_parameters(*parameters)
-    if not _projects_sources(block):
-        kind, operands = EdgeGates, (features, torch.cat([weight_ih, weight_hh], dim=1), bias)
-    else:
-        kind, operands = SourceGates, (torch.addmm(bias, features, weight_ih.T), weight_hh, None)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *parameters)):
-        return _LastStates.apply(kind, *operands, chunks, block.num_dst).to(x.dtype)
-    kernel = KernelLSTM(features, parameters) if _has_kernel(x.device.type) else None
-    return _last_states(chunks, kind(*operands), block.num_dst, kernel=kernel).to(x.dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        features = x.to(dtype)
+        parameters = tuple(parameter.to(dtype) for parameter in lstm.parameters())
+        weight_ih, weight_hh, bias = _logistic_parameters(*parameters)
+        if not _projects_sources(block):
+            kind, operands = EdgeGates, (features, torch.cat([weight_ih, weight_hh], dim=1), bias)
+        else:
+            kind, operands = SourceGates, (torch.addmm(bias, features, weight_ih.T), weight_hh, None)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *parameters)):
+            return _LastStates.apply(kind, *operands, chunks, block.num_dst).to(x.dtype)
+        kernel = KernelLSTM(features, parameters) if _has_kernel(x.device.type) else None
+        return _last_states(chunks, kind(*operands), block.num_dst, kernel=kernel).to(x.dtype)
 
 
 def _projects_sources(block: Block) -> bool:
@@ -194,6 +196,7 @@ class _LastStates(torch.autograd.Function):
     """
 
     @staticmethod
+    @float32_forward
     def forward(
         ctx: FunctionCtx,
         kind: type[Gates],
@@ -213,6 +216,7 @@ class _LastStates(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, earlier_hidden = ctx.saved_tensors
         gates = ctx.kind(x, weight, bias)

@@ -56,8 +56,7 @@ class KernelLSTM:
         padded, lengths = pad_packed_sequence(PackedSequence(sources, torch.tensor(step_sizes)))
         inputs = self.x.index_select(0, padded.flatten()).unflatten(0, padded.shape)
         states = hidden.unsqueeze(0), cell.unsqueeze(0)
-        with torch.autocast(self.x.device.type, enabled=False):
-            outputs, _, last_cell = torch.lstm(inputs, states, self.parameters, True, 1, 0.0, False, False, False)
+        outputs, _, last_cell = torch.lstm(inputs, states, self.parameters, True, 1, 0.0, False, False, False)
         cell.copy_(last_cell[0])
         positions = (lengths - 1) * len(hidden) + torch.arange(len(hidden))
         torch.index_select(outputs.flatten(0, 1), 0, positions, out=hidden)

@@ -13,6 +13,7 @@ from torch.nn.functional import max_pool2d
 
 from betty.blocks import Block, index_dtype
 from betty.memory.tape import Held, Tape
+from betty.models.autocast import float32_backward, float32_forward
 from betty.models.chunks import SERIAL_ELEMENTS, row_chunks
 from betty.models.neighbour_reduction import in_one_dtype, lists_dtype, lists_memory
 from betty.models.neighbour_sequences import descending_degrees
@@ -63,6 +64,7 @@ class MaximumByBags(torch.autograd.Function):
     """:func:`max_neighbours` on any device."""
 
     @staticmethod
+    @float32_forward
     def forward(ctx: FunctionCtx, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
         # torch.embedding_bag and not its wrapper in torch.nn.functional, which drops the position of each maximum.
         maximum = 2
@@ -73,6 +75,7 @@ class MaximumByBags(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
         indptr, winners = ctx.saved_tensors
         # Where there are no neighbours the winner is 0 on the CPU and -1 on CUDA, and neither has won anything.
@@ -102,6 +105,7 @@ class MaximumByPooling(torch.autograd.Function):
     """
 
     @staticmethod
+    @float32_forward
     def forward(ctx: FunctionCtx, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
         degrees, order = indptr.diff().sort(descending=True, stable=True)
         num_lists = int(degrees.count_nonzero())
@@ -122,6 +126,7 @@ class MaximumByPooling(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
         order, winners = ctx.saved_tensors
         channels = gradient.shape[1]

@@ -14,6 +14,7 @@ from torch.nn.functional import embedding_bag
 
 from betty.blocks import Block, index_dtype
 from betty.memory.tape import Held, Tape
+from betty.models.autocast import float32_backward, float32_forward
 
 
 def sum_neighbours(block: Block, x: Tensor) -> Tensor:
@@ -157,6 +158,7 @@ class _SumNeighbours(torch.autograd.Function):
     """The backward is the same sum over the transposed lists, which beats scattering every edge into the gradient."""
 
     @staticmethod
+    @float32_forward
     def forward(ctx: FunctionCtx, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
         ctx.save_for_backward(indptr, indices)
         ctx.num_src = x.shape[0]
@@ -164,6 +166,7 @@ class _SumNeighbours(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @float32_backward
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
         indptr, indices = transpose(*ctx.saved_tensors, ctx.num_src)
         gradient = gradient.contiguous()

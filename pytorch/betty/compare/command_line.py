@@ -50,7 +50,3 @@ def _cells(name: str, summary: dict[str, Any]) -> list[str]:
         spread_text(summary["test_acc"], summary["num_runs"]),
         f"{summary['epoch_s']:.2f}",
     ]
-
-
-if __name__ == "__main__":
-    main()
