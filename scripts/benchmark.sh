@@ -13,6 +13,7 @@
 #                partitioning methods against REG and the figures to reach; see benchmark_partition.sh
 #   meter        what measuring peak memory does to the time of a step
 #   large        time and memory of synthetic-products
+#   own_file     memory that loading an own .npz file takes
 #   picture      draws docs/betty.png
 #   hostile      kills, damage, full disks, limits and interrupts: none may end in other numbers or in a traceback
 #                (15 minutes); ./scripts/benchmark/hostile.py WORD… tries those alone whose names hold a word
@@ -25,7 +26,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-SECTIONS=(accuracy partitions hubs splitting kernels epochs memory meter large picture
+SECTIONS=(accuracy partitions hubs splitting kernels epochs memory meter large own_file picture
     partition_quality partition_cost partition_budgets partition_epochs partition_large
     hostile hostile_cost)
 [ $# -gt 0 ] && SECTIONS=("$@")

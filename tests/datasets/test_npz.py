@@ -1,5 +1,6 @@
 import io
 import struct
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -215,6 +216,21 @@ def test_as_many_classes_as_nodes_are_fine(load):
     assert load(arrays).num_classes == 1500
     with pytest.raises(BettyError, match="make 1501 classes"):
         load(arrays | {"node_labels": np.arange(1500) + 1})
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_loading_takes_the_memory_of_the_features_once(tmp_path, order):
+    num_nodes, num_features = 40_000, 512
+    features = np.zeros((num_nodes, num_features), dtype=np.float16, order=order)
+    edges, labels = np.zeros((num_nodes, 2), dtype=np.int64), np.zeros(num_nodes, dtype=np.int64)
+    np.savez(tmp_path / "mine.npz", edges=edges, node_features=features, node_labels=labels)
+    tracemalloc.start()
+    try:
+        dataset = load_dataset(tmp_path / "mine.npz")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert dataset.features.nbytes < peak < 1.2 * dataset.features.nbytes
 
 
 def npy(array):

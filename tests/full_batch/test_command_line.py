@@ -107,7 +107,7 @@ def test_quiet_says_nothing(tmp_path, capfd):
         (["--fan-out", "3,0"], "at least 1, or -1"),
         (["--batch-size", "0"], "above 0"),
         (["--dataset", "no-such-graph"], "no-such-graph"),
-        (["--full-batch-root", __file__], "cannot write to"),
+        (["--full-batch-root", __file__], "is a file; choose another folder"),
     ],
 )
 def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(tmp_path, capfd, flags, message):

@@ -162,6 +162,8 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_numbers(data_flags: list[str]
         (["--lr", "1e38"], "is not a number from 0 to 1e30"),
         (["--device", "meta"], "this machine has no device"),
         (["--output", ""], "an empty name is no folder"),
+        (["--output", __file__], "test_command_line.py is a file; choose another folder"),
+        (["--output", f"{__file__}/run", "--plan-only"], "test_command_line.py is a file; choose another folder"),
         (["--data-root", "/dev/null/x"], "/dev/null"),
         (["--fan-out", "ten"], "is not a list of whole numbers"),
         (["--num-batch", "0"], "is not a whole number above 0"),

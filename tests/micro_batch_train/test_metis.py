@@ -1,4 +1,7 @@
+import os
+import select
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 
@@ -78,3 +81,34 @@ def test_a_small_graph_is_cut_here(monkeypatch) -> None:
     monkeypatch.setattr(metis, "WORTH_A_PROCESS", GRAPH.nnz + 1)
     monkeypatch.setattr(metis, "cut_in_a_process", None)
     assert torch.equal(in_background(GRAPH, 4, seed=0), minimum_cut(GRAPH, 4, seed=0))
+
+
+PARENT = """
+import os, subprocess, sys, time
+
+started = subprocess.Popen([sys.executable, "-m", "betty.micro_batch_train.metis_process", str(os.getpid())])
+print(started.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's death signal of parents")
+def test_the_process_dies_with_the_one_that_started_it() -> None:
+    source = str(metis_process.SOURCE_ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        env=os.environ | {"PYTHONPATH": source},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    number = int(process.stdout.readline())
+    # More than a pipe holds: when it is written, METIS' process reads, and it waits for the rest.
+    process.stdin.write(b'{"sizes": [1000000], "num_parts": 2, "seed": 0}\n' + bytes(1_000_000))
+    process.stdin.flush()
+    os.kill(number, 0)
+    process.kill()
+    # METIS' process holds the output as long as it lives, while its input stays open here.
+    assert select.select([process.stdout], [], [], 60)[0]
+    assert process.stdout.read() == b""
+    process.stdin.close()
+    process.wait()

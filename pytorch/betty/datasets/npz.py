@@ -107,7 +107,7 @@ def load_npz(path: Path, seed: int, split: int, directed: bool | None = None) ->
 
 def _require_same_nodes(file: NpzFile, num_nodes: int) -> None:
     """Refuse features of more or fewer nodes than there are labels, and say which of the two is at fault."""
-    num_rows, _ = features_shape(file, num_nodes)
+    num_rows, num_columns = features_shape(file, num_nodes)
     if num_rows == num_nodes:
         return
     found = f"{labels_key(file)} has {num_nodes} labels, but {features_key(file)} {num_rows} rows"
@@ -116,7 +116,7 @@ def _require_same_nodes(file: NpzFile, num_nodes: int) -> None:
             f"{found}, and edges name more nodes than there are labels; give every node a label, {NO_LABEL} where it "
             "has none"
         )
-    raise file.error(f"{found}; give every node both")
+    raise file.error(f"{found}; {'save node_features.T' if num_columns == num_nodes else 'give every node both'}")
 
 
 def _read_csc(file: NpzFile, num_nodes: int, directed: bool) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-ITEMS_PER_CHUNK = 1 << 22
+ITEMS_PER_CHUNK = 1 << 21
 SUFFIX = ".npy"
 
 

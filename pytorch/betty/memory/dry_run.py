@@ -25,7 +25,9 @@ from betty.memory.live_bytes import LiveBytes, storage_bytes
 from betty.seeds import random_state_kept
 
 FAKE_TENSOR_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
-ADVICE = "give the model a memory method, or choose --num-batch by hand"
+ADVICE = (
+    "give the model a memory method, call betty.plan_micro_batches, which measures steps, or choose --num-batch by hand"
+)
 
 
 class DryRunError(BettyError):
@@ -99,16 +101,15 @@ def model_device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
-def random_features(model: nn.Module, num_nodes: int, num_features: int) -> Tensor:
-    """``[num_nodes, num_features]`` on the model's device, of the dtype of its first floating parameter."""
+def feature_dtype(model: nn.Module) -> torch.dtype:
+    """That of a model's first floating parameter."""
     dtypes = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
-    dtype = next(dtypes, torch.get_default_dtype())
-    return torch.randn(num_nodes, num_features, dtype=dtype, device=model_device(model))
+    return next(dtypes, torch.get_default_dtype())
 
 
 def _fake_step(model: nn.Module, blocks: Sequence[Block], num_features: int) -> DryRun:
     device = model_device(model)
-    features = random_features(model, blocks[0].num_src, num_features)
+    features = torch.empty(blocks[0].num_src, num_features, dtype=feature_dtype(model), device=device)
     labels = torch.empty(blocks[-1].num_dst, dtype=torch.int64, device=device)
 
     weights = [*model.parameters(), *model.buffers()]

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from betty.blocks import FullBatch, MicroBatch
 from betty.errors import BettyError
-from betty.memory import MemoryEstimate, estimate_optimizer_step, size_text
+from betty.memory import MemoryEstimate, estimate_optimizer_step, size_text, states_its_memory
+from betty.memory.dry_run import DryRunError
 from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.filling import even_runs, filled
 from betty.micro_batch_train.graph_partitioner import (
@@ -23,6 +24,7 @@ from betty.micro_batch_train.graph_partitioner import (
     Partitioner,
     PartitionProblem,
 )
+from betty.micro_batch_train.measured_estimate import MeasuredEstimate
 from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.part_source import PartSource
 from betty.micro_batch_train.plan import Estimate, MicroBatchPlan, estimated, model_estimate
@@ -61,6 +63,9 @@ FEWER_TRIES = 4
 FIRST_TRY = 0.88
 """The first of them, as a share of the number of runs."""
 
+MOST_CHECKS = 5
+"""Plans that are made at most until the largest micro-batch takes no more, when measured, than was estimated."""
+
 ROOM_AFTER_NOTICE = 0.9
 """What is left of the budget that is planned for, each time that more room is asked for."""
 
@@ -91,7 +96,7 @@ def plan_micro_batches(
         method: a name in :data:`~betty.micro_batch_train.METHODS`, in any case.
         seed: the same seed gives the same plan.
         estimate: what training on a micro-batch takes, no margin being left then; :func:`~betty.estimate_memory` of the
-            model if not given.
+            model if not given, or measured steps of a model that no dry run can follow.
         num_features: channels of the features, for a model without ``widths``.
         device: where to train.
         reg_max_degree: output nodes that may share a node for it to count in ``REG``.
@@ -105,13 +110,36 @@ def plan_micro_batches(
     if not isinstance(memory_budget, int) or memory_budget < 1:
         raise BettyError(f"a memory budget of {memory_budget} is none; give a whole number of bytes above 0")
     margin = MARGIN if estimate is None else 0.0
-    estimate = estimate or model_estimate(model, device, num_features)
+    if estimate is None:
+        estimate = _estimate_for(model, full_batch, memory_budget, device, num_features)
     optimizer_step = estimate_optimizer_step(model, device=device)
     layer = None if allow_inexact else mixes_nodes(model, starts_training=True)
     if layer and estimate(MicroBatch(full_batch.blocks)).peak > int(memory_budget * (1 - margin)):
         raise inexact_by(layer)
     source = Partitioner(PartitionProblem(full_batch, seed, estimate, reg_max_degree=reg_max_degree), method)
-    return plan_parts(full_batch, source, estimate, memory_budget, optimizer_step, margin)
+    for _ in range(MOST_CHECKS):
+        plan = plan_parts(full_batch, source, estimate, memory_budget, optimizer_step, margin)
+        if not (isinstance(estimate, MeasuredEstimate) and estimate.learn_from(plan)):
+            return plan
+    raise BettyError(
+        f"steps of {type(model).__name__} take more than smaller ones tell, time and again; give the model a memory "
+        "method, or choose the number of micro-batches by hand"
+    )
+
+
+def _estimate_for(
+    model: nn.Module, full_batch: FullBatch, memory_budget: int, device: torch.device | str, num_features: int | None
+) -> Estimate:
+    """The model's own estimate or that of a dry run; where neither is possible, one by measured steps."""
+    estimate = model_estimate(model, device, num_features)
+    if not states_its_memory(model) and full_batch.output_ids.numel():
+        try:
+            estimate(MicroBatch(full_batch.blocks))
+        except DryRunError as error:
+            logger.info("measuring steps of %s: %s", type(model).__name__, error)
+            features = model.widths[0] if num_features is None else num_features
+            return MeasuredEstimate(model, full_batch, memory_budget, features, device)
+    return estimate
 
 
 def plan_parts(
