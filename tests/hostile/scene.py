@@ -56,14 +56,23 @@ def comparison(output: str) -> Command:
     return Command("compare", (output,), lambda _, ended: ended.output)
 
 
-def stored_files(folder: Path) -> dict[str, bytes]:
-    """The bytes of everything that the generator stores, by name."""
+def stored_files(folder: Path) -> dict[str, Any]:
+    """Everything that the generator stores, by name: bytes, of JSON what it says."""
     paths = [path for root in ("data", "batches") for path in (folder / root).rglob("*")]
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): content_of(path)
         for path in paths
         if path.is_file() and path.name != ".lock" and path.parent.name != "parts"
     }
+
+
+def content_of(path: Path) -> Any:
+    """The bytes of a file; of JSON what it says, if it says anything: white space is no part of it."""
+    content = path.read_bytes()
+    try:
+        return json.loads(content) if path.suffix == ".json" else content
+    except ValueError:
+        return content
 
 
 def run_result(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]], dict[str, Any]] | None:
