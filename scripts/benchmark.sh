@@ -15,16 +15,20 @@
 #   large        time and memory of synthetic-products
 #   own_file     memory that loading an own .npz file takes
 #   picture      draws docs/betty.png
+#   hostile      kills, damage, full disks, limits and interrupts: none may end in other numbers or in a traceback
+#                (15 minutes); ./scripts/benchmark/hostile.py WORD… tries those alone whose names hold a word
+#   hostile_cost what checksums and watching cost: loading and whole commands, with BEFORE against another checkout
 #
 #   ./scripts/benchmark.sh partitions splitting
 #   GRAPHS=folder   with cora.npz, citeseer.npz and tolokers.npz (see the README); ../shared/data if not given
-#   BEFORE=folder   another checkout of the project, for the section epochs to measure and to compare with
+#   BEFORE=folder   another checkout of the project, for epochs and hostile_cost to measure and to compare with
 
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 SECTIONS=(accuracy partitions hubs splitting kernels epochs memory meter large own_file picture
-    partition_quality partition_cost partition_budgets partition_epochs partition_large)
+    partition_quality partition_cost partition_budgets partition_epochs partition_large
+    hostile hostile_cost)
 [ $# -gt 0 ] && SECTIONS=("$@")
 cd "$PROJECT/scripts/benchmark"
 for section in "${SECTIONS[@]}"; do

@@ -17,13 +17,16 @@ EXIT_CODE = 130
 
 
 def interrupts(scene: Scene, number: int) -> Iterator[Outcome]:
-    """Half of the moments in the first 0.3 s, half spread over the rest of a training."""
+    """None, then half of the moments in the first 0.3 s and half spread over the rest of a training."""
     command = training("new")
     with scene.copy(FINISHED, INTERRUPTED) as folder:
         start = time.monotonic()
         with Process(folder, command.module, command.arguments) as process:
-            process.end()
+            ended = process.end()
         seconds = time.monotonic() - start
+        # The same as in a fork of the server.
+        expected = scene.expected(command, FINISHED, INTERRUPTED)
+        yield judge("not interrupted", ended, command.result(folder, ended) == expected)
     early = -(-number // 2)
     late = number - early
     moments = [0.001 + FIRST_SECONDS * trial / early for trial in range(early)]

@@ -84,11 +84,16 @@ class Process:
         return wait_until(lambda: not self._group_is_alive(), 1)
 
     def _group_is_alive(self) -> bool:
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+        return any(_is_of_session(folder, self._process.pid) for folder in Path("/proc").glob("[0-9]*"))
+
+
+def _is_of_session(folder: Path, session: int) -> bool:
+    """Whether a process of ``/proc`` is of a session, and more than the remains that nobody has asked for."""
+    try:
+        state, _, _, its_session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return int(its_session) == session and state != "Z"
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.hostile.file_operations import Interference
 from tests.hostile.outcome import Ended, Outcome, judge
-from tests.hostile.scene import FINISHED, INTERRUPTED, Command, Scene, comparison, generator, training
+from tests.hostile.scene import FINISHED, INTERRUPTED, Command, Scene, comparison, generator, training, weights
 
 OTHER_FLAGS = ("--lr", "0.1")
 OVERWRITING = training(FINISHED, *OTHER_FLAGS, "--overwrite")
@@ -134,16 +134,15 @@ class Stage:
     def _compared(self, folder: Path, trial: str) -> Outcome:
         """What ``betty.compare`` says of the run has to be true of the weights beside it."""
         ended = self.scene.run(folder, comparison(self.scenario.run))
-        weights = folder / self.scenario.run / "model.safetensors"
-        told = ended.output, weights.read_bytes() if weights.exists() else b""
+        told = ended.output, weights(folder / self.scenario.run)
         return judge(f"{trial}, then compared", ended, any(matches(told, result) for result in self._expected.values()))
 
 
-def matches(told: tuple[str, bytes], result: Any) -> bool:
+def matches(told: tuple[str, dict[str, bytes]], result: Any) -> bool:
     """Whether a table of ``betty.compare`` and weights are of a run with this result."""
-    table, weights = told
+    table, its_weights = told
     expected_weights, epochs, _ = result
-    return weights == expected_weights and f"| {epochs[-1]['loss']:.4f} |" in table
+    return its_weights == expected_weights and f"| {epochs[-1]['loss']:.4f} |" in table
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tests.hostile.fork_server import ForkServer
 from tests.hostile.outcome import Ended
 
 PLACES = ("--dataset", "synthetic-tiny", "--data-root", "data", "--full-batch-root", "batches", "--fan-out", "3,4")
-TRAINING = (*PLACES, "--num-epochs", "2", "--num-hidden", "8", "--num-batch", "2", "--eval", "--eval-every", "2")
+TRAINING = (*PLACES, "--num-epochs", "2", "--num-hidden", "8", "--num-batch", "2", "--eval", "--eval-every", "1")
 FINISHED, INTERRUPTED = "finished", "interrupted"
 """The folders of runs in the scene."""
 
@@ -56,26 +56,42 @@ def comparison(output: str) -> Command:
     return Command("compare", (output,), lambda _, ended: ended.output)
 
 
-def stored_files(folder: Path) -> dict[str, bytes]:
-    """The bytes of everything that the generator stores, by name."""
+def stored_files(folder: Path) -> dict[str, Any]:
+    """Everything that the generator stores, by name: bytes, of JSON what it says."""
     paths = [path for root in ("data", "batches") for path in (folder / root).rglob("*")]
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): content_of(path)
         for path in paths
         if path.is_file() and path.name != ".lock" and path.parent.name != "parts"
     }
 
 
-def run_result(run: Path) -> tuple[bytes, list[dict[str, Any]], dict[str, Any]] | None:
+def content_of(path: Path) -> Any:
+    """The bytes of a file; of JSON what it says, if it says anything: white space is no part of it."""
+    content = path.read_bytes()
+    try:
+        return json.loads(content) if path.suffix == ".json" else content
+    except ValueError:
+        return content
+
+
+def run_result(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]], dict[str, Any]] | None:
     """The weights, and the numbers of epochs and of the summary without times; ``None`` where the run has no end."""
-    if not all((run / name).exists() for name in ("config.json", "model.safetensors", "summary.json")):
+    if not all((run / name).exists() for name in ("config.json", "summary.json")):
         return None
     try:
         epochs = [without_times(json.loads(line)) for line in (run / "metrics.jsonl").read_text().splitlines()]
         summary = without_times(json.loads((run / "summary.json").read_text()))
     except ValueError:
         return None
-    return (run / "model.safetensors").read_bytes(), epochs, summary
+    return weights(run), epochs, summary
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    """The bytes of every file of trained weights, by name."""
+    return {
+        path.name: path.read_bytes() for path in run.glob("*.safetensors") if not path.name.startswith("checkpoint")
+    }
 
 
 def without_times(numbers: dict[str, Any]) -> dict[str, Any]:

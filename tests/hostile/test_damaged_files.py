@@ -9,7 +9,7 @@ from tests.hostile.truncations import truncations
 
 
 def test_a_flipped_bit_is_noticed(scene: Scene) -> None:
-    outcomes = list(flips(scene, number=24, seed=0))
+    outcomes = list(flips(scene, number=16, seed=0))
     assert defects(outcomes) == []
     assert tally(outcomes)["nothing"] == 0
 
@@ -21,13 +21,13 @@ def test_a_file_cut_short_is_noticed(scene: Scene) -> None:
 
 
 def test_json_of_any_depth_size_and_type_is_refused_or_read(scene: Scene) -> None:
-    outcomes = list(crafted_json(scene, number=16, seed=0))
+    outcomes = list(crafted_json(scene, number=12, seed=0))
     assert defects(outcomes) == []
     assert tally(outcomes)["refused"] > 0
 
 
 def test_headers_of_tensors_that_say_something_else_are_noticed(scene: Scene) -> None:
-    assert defects(crafted_headers(scene, number=9, seed=0)) == []
+    assert defects(crafted_headers(scene, number=8, seed=0)) == []
 
 
 def of_summary(scene: Scene) -> Case:

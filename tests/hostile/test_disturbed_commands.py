@@ -13,13 +13,13 @@ from tests.hostile.scene import Scene, generator, training
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_killed_command_goes_on_to_the_same_end(scene: Scene, scenario: Scenario) -> None:
-    outcomes = list(kills(scene, scenario, step=23, first=7))
+    outcomes = list(kills(scene, scenario, step=29, first=7))
     assert defects(outcomes) == []
     assert tally(outcomes)["nothing"] < len(outcomes) / 2
 
 
 def test_a_full_disk_is_told_in_one_line_and_nothing_is_lost(scene: Scene) -> None:
-    outcomes = list(full_disks(scene, number=8, seed=1))
+    outcomes = list(full_disks(scene, number=6, seed=1))
     assert defects(outcomes) == []
     assert tally(outcomes)["refused"] > 0
 
@@ -35,7 +35,7 @@ def test_a_small_file_system_is_told_in_one_line(scene: Scene) -> None:
 
 
 def test_no_link_is_followed_for_writing(scene: Scene) -> None:
-    assert defects(links(scene, step=6)) == []
+    assert defects(links(scene, step=9)) == []
 
 
 def test_a_kill_happens_before_its_operation(scene: Scene) -> None:

@@ -11,7 +11,7 @@ from tests.hostile.watching import crashes, orphans
 
 
 def test_an_interrupt_ends_in_one_line_at_any_time(scene: Scene) -> None:
-    outcomes = list(interrupts(scene, number=5))
+    outcomes = list(interrupts(scene, number=4))
     assert defects(outcomes) == []
     assert tally(outcomes)["refused"] > 0
 
