@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from betty import BettyError
-from betty.compare import comparison
+from betty.compare.command_line import comparison
 from betty.report import plot_run, summarize, summary_table
 from betty.run_folder import BatchRecord, RunFolder
 
