@@ -1,7 +1,8 @@
+import pytest
 import torch
 from torch import nn
 
-from betty.training import EpochRecord, WithPeakMemory, bytes_of_training_state
+from betty.training import EpochRecord, WithPeakMemory, advice_for_divergence, bytes_of_training_state
 
 CPU = torch.device("cpu")
 PARAMETER_BYTES = 4 * (10 * 20 + 20)
@@ -58,3 +59,10 @@ def test_a_trainer_that_is_measured_learns_and_recalls_as_it_does_alone():
     assert measured.learned == {"num_parts": 1}
     measured.recall({"num_parts": 3})
     assert alone.learned == measured.learned == {"num_parts": 3}
+
+
+@pytest.mark.parametrize(
+    ("largest", "advice"), [(-3e38, "scale the node features, which reach 3e+38, or try"), (1, "try")]
+)
+def test_a_loss_that_is_no_number_is_blamed_on_huge_features_where_there_are_such(largest, advice):
+    assert advice_for_divergence(torch.tensor([[0.5, largest]])) == f"{advice} a lower --lr"

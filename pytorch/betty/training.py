@@ -30,6 +30,9 @@ from betty.whole_batch_loss import WholeBatchLoss
 
 logger = logging.getLogger(__name__)
 
+LARGE_FEATURE = 1e3
+"""Far above what features of unit scale reach."""
+
 
 @dataclass(frozen=True)
 class EpochRecord:
@@ -141,7 +144,8 @@ def fit(
                 record = trainer.train_epoch(model, optimizer, run, epoch)
             epoch_s = time.perf_counter() - start
             if not math.isfinite(record.loss):
-                raise BettyError(f"the loss is {record.loss} in epoch {epoch} of run {run}; try a lower --lr")
+                advice = advice_for_divergence(dataset.features)
+                raise BettyError(f"the loss is {record.loss} in epoch {epoch} of run {run}; {advice}")
             scores = Scores(None, None, None)
             if schedule.evaluates(epoch):
                 scores = score(model, dataset, device, memory_budget)
@@ -153,6 +157,13 @@ def fit(
                     logger.info(epoch_line(metrics))
         folder.save_weights(run, model, best)
     return folder.epochs()
+
+
+def advice_for_divergence(features: Tensor) -> str:
+    """What to do where the loss is not a number."""
+    largest = max(abs(float(value)) for value in features.aminmax())
+    scale = f"scale the node features, which reach {largest:.2g}, or " if largest > LARGE_FEATURE else ""
+    return f"{scale}try a lower --lr"
 
 
 def better(best: Best | None, epoch: int, scores: Scores, model: nn.Module) -> Best | None:

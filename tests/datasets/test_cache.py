@@ -64,11 +64,10 @@ def test_writing_into_features_does_not_reach_the_file(tmp_path):
     np.testing.assert_array_equal(load(tmp_path).features.numpy(), FEATURES)
 
 
-def test_files_of_older_formats_go_away(tmp_path):
-    for name in ("dataset.json", "features.npy", "graph.safetensors"):
-        (tmp_path / name).touch()
+def test_files_of_somebody_else_in_the_folder_stay(tmp_path):
+    (tmp_path / "features.npy").write_bytes(b"mine")
     load_or_make(tmp_path, MADE_FROM, lambda: write(tmp_path), "set")
-    assert {path.name for path in tmp_path.iterdir()} == {FILE, ".lock"}
+    assert (tmp_path / "features.npy").read_bytes() == b"mine"
 
 
 def assert_is_made_again(folder, caplog):

@@ -27,13 +27,12 @@ from betty.datasets.splits import Split
 from betty.dgl_compat import dgl
 from betty.envelope import DamagedError, OtherOriginError, Rows, SealedTensors, write_sealed
 from betty.errors import BettyError
-from betty.files import locked, remove_files
+from betty.files import locked
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 FILE = "dataset.safetensors"
-OF_OLDER_FORMATS = ("dataset.json", "features.npy", "graph.safetensors")
 DIMENSIONS = {"features": 2, "indptr": 1, "indices": 1, "labels": 1, **dict.fromkeys(Split._fields, 1)}
 
 Part = TypeVar("Part")
@@ -51,7 +50,7 @@ def write_cache(
     """Write a data set.
 
     Args:
-        folder: made if missing; what it holds of an older data set is replaced.
+        folder: made if missing; an older data set in it is replaced.
         made_from: whatever decides what is in it, in JSON's types; :func:`load_or_make` compares it.
         csc: ``indptr`` int64 ``[num_nodes + 1]`` and ``indices`` int64 ``[num_edges]``.
         labels: int64 ``[num_nodes]``.
@@ -71,7 +70,6 @@ def write_cache(
         "features": Rows(labels.numel(), feature_chunks),
     }
     write_sealed(folder / FILE, tensors, _origin(made_from), {"num_classes": num_classes})
-    remove_files(folder, OF_OLDER_FORMATS)
 
 
 def _origin(made_from: Mapping[str, Any]) -> dict[str, Any]:
