@@ -290,7 +290,7 @@ def test_runs_that_are_done_do_not_go_on_to_more_epochs(tmp_path: Path) -> None:
     model, optimizer = record_epoch(folder)
     folder.record(1, 0, {"epoch": 0}, BATCHES, model, optimizer, LEARNED, None)
     del folder
-    with pytest.raises(BettyError, match="holds 1 runs of 1 epochs that are done"):
+    with pytest.raises(BettyError, match="holds runs of 1 epochs that are done"):
         open_folder(tmp_path, "resume", {"num_epochs": 3})
 
 

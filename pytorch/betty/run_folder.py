@@ -20,7 +20,6 @@ from torch import Tensor
 
 from betty.envelope import (
     DamagedError,
-    OtherOriginError,
     SealedTensors,
     digest_of,
     read_sealed_json,
@@ -309,14 +308,14 @@ class RunFolder:
             for name, digest in progress.weights.items():
                 if sha256(self._path(name)) != digest:
                     raise DamagedError(f"{self._path(name)} is damaged: its checksum is another")
+            optimizer: dict[int, dict[str, Tensor]] = {}
+            for name, value in _without_prefix(OPTIMIZER, tensors).items():
+                position, _, state_name = name.partition(".")
+                optimizer.setdefault(int(position), {})[state_name] = value
             self._take_metrics(progress)
-        except (OtherOriginError, DamagedError, OSError) as error:
+        except (OSError, ValueError) as error:
             raise self.broken_checkpoint(error) from error
         self.batches, self._weights = progress.batches, progress.weights
-        optimizer: dict[int, dict[str, Tensor]] = {}
-        for name, value in _without_prefix(OPTIMIZER, tensors).items():
-            position, _, state_name = name.partition(".")
-            optimizer.setdefault(int(position), {})[state_name] = value
         best = None
         if progress.best_epoch is not None and progress.best_val_acc is not None:
             best = Best(progress.best_epoch, progress.best_val_acc, _without_prefix(BEST, tensors))
@@ -333,8 +332,8 @@ class RunFolder:
             return
         if progress.run:
             raise BettyError(
-                f"{self.path} holds {progress.run} runs of {before} epochs that are done and cannot be gone on with; "
-                "choose another --output"
+                f"{self.path} holds runs of {before} epochs that are done, and only the last one could go on; choose "
+                "another --output"
             )
         logger.info("going on to %s epochs; the last of %s was the end and evaluated as such", now, before)
         # The summary is no longer that of the run.
