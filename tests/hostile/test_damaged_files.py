@@ -1,10 +1,13 @@
 """A damaged file gives no other numbers and no traceback. ``scripts/benchmark.sh hostile`` tries hundreds more."""
 
+import json
+
 from tests.hostile.crafted_files import crafted_headers, crafted_json
 from tests.hostile.flips import flips
 from tests.hostile.outcome import defects, tally
 from tests.hostile.readers import Case, cases
 from tests.hostile.scene import Scene
+from tests.hostile.seals import sealed, sealed_head, with_head
 from tests.hostile.truncations import truncations
 
 
@@ -37,6 +40,15 @@ def of_summary(scene: Scene) -> Case:
 def test_a_trial_without_damage_counts_for_nothing(scene: Scene) -> None:
     case = of_summary(scene)
     assert case.with_content(case.content, "no damage").kind == "nothing"
+
+
+def test_seals_are_forged_as_betty_makes_them(scene: Scene) -> None:
+    summary = json.loads(of_summary(scene).content)
+    assert sealed(summary) == summary
+    content = cases(scene, lambda name: name.startswith("checkpoint"))[0].content
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    head = sealed_head(header)
+    assert sealed_head(with_head(header, head)) == head
 
 
 def test_a_result_that_changes_in_silence_is_a_defect(scene: Scene) -> None:
