@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from betty.background import require_room_for_a_thread
 from betty.blocks import MicroBatch
 from betty.datasets.dataset import Pending, checked_value
 from betty.memory import counted
@@ -112,6 +113,7 @@ def one_ahead(
         jobs: what to load, one after the other.
         receive: called with each result in the thread of the caller.
     """
+    require_room_for_a_thread()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="one-ahead") as background:
         jobs = iter(jobs)
         gone_before_last = _set_event()

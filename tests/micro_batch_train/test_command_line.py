@@ -502,9 +502,10 @@ def test_a_store_that_cannot_be_written_costs_a_warning_and_not_the_run(
     data_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = train(own_store(data_flags, tmp_path), tmp_path / "first", *LOCALITY)
-    (tmp_path / "file").write_text("no folder")
     capsys.readouterr()
-    flags = [*data_flags[:4], "--full-batch-root", str(tmp_path / "file")]
+    flags = own_store(data_flags, tmp_path / "other")
+    (tmp_path / "other" / "store").mkdir(parents=True)
+    (tmp_path / "other" / "store" / "synthetic-tiny").write_text("no folder")
     found = train(flags, tmp_path / "second", *LOCALITY)
     assert without_times(found) == without_times(expected)
     warnings = capsys.readouterr().err.splitlines()

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from betty.background import require_room_for_a_thread
 from betty.blocks import FullBatch, MicroBatch
 from betty.full_batch import FullBatchSource
 from betty.memory import states_its_memory, uncounted
@@ -160,6 +161,7 @@ class PlanningAhead:
         self._planner.leave_more_room(num_micro_batches)
 
     def _begin(self, model: nn.Module, position: tuple[int, int, int]) -> None:
+        require_room_for_a_thread()
         self._pending = (position, self._background.submit(self._make, model, *position))
 
     def _make(self, model: nn.Module, run: int, epoch: int, batch: int) -> PlannedBatch:
