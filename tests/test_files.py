@@ -95,7 +95,7 @@ def test_json_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00"])
 def test_what_is_not_json_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file.json").write_bytes(content)
-    with pytest.raises(BettyError, match=r"file\.json is not a JSON file"):
+    with pytest.raises(BettyError, match=r"file\.json is not JSON"):
         read_json(tmp_path / "file.json")
 
 

@@ -1,11 +1,12 @@
 """The envelope of all that is stored and read back: checksums that tell that it is what was written, and of what.
 
 Two kinds of files carry it. **JSON** has one key more, ``seal``: SHA-256 of everything else in it. **Tensors** are in a
-``safetensors`` file, whose metadata tell what they were made from, facts beside the tensors, SHA-256 of every tensor's
-bytes, and a seal: SHA-256 of all of that with the dtypes and shapes. So a look at the head of a file tells whether
-these can be trusted, and large tensors can be checked when they are first needed, or in the background.
+``safetensors`` file, whose metadata tell what they were made from, facts beside the tensors, a checksum of the bytes of
+every tensor, and a seal: SHA-256 of all of that with the dtypes and shapes. So a look at the head of a file tells
+whether these can be trusted, and large tensors can be checked when they are first needed, or in the background.
 
-A checksum tells damage and mix-ups, not forgery: whoever can write the file can seal it.
+Checksums tell damage and mix-ups, not forgery: whoever can write the file can seal it. Those of tensors are XXH3's of
+128 bits, which takes a sixth of the time of SHA-256.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from betty.errors import BettyError
-from betty.files import NotOfFormError, parse_json, read_json, whole_file, write_json
+from betty.files import NotOfFormError, parse_json, read_json_bytes, whole_file, write_json
 
 SEAL = "seal"
 METADATA_KEY = "betty"
@@ -67,8 +69,8 @@ def digest_of(content: object) -> str:
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """SHA-256, in hexadecimal, of the bytes of a tensor in host memory."""
-    return hashlib.sha256(_bytes_of(tensor)).hexdigest()
+    """XXH3 of 128 bits, in hexadecimal, of the bytes of a tensor in host memory."""
+    return xxhash.xxh3_128(_bytes_of(tensor)).hexdigest()
 
 
 def write_sealed_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -84,7 +86,7 @@ def read_sealed_json(path: Path) -> dict[str, Any]:
         DamagedError: it is another than was written.
         BettyError: it is missing or cannot be read.
     """
-    content = read_json(path, dict[str, Any])
+    content = parse_json(read_json_bytes(path), path, dict[str, Any])
     if content.pop(SEAL, None) != digest_of(content):
         raise DamagedError(f"{path} is damaged: its checksum is another")
     return content
@@ -110,13 +112,13 @@ class _Head:
     Args:
         made_from: whatever decides what is in it.
         facts: what belongs to the tensors and is none.
-        sha256: of every tensor's bytes.
+        checksums: of every tensor's bytes.
         seal: of all that and of dtypes and shapes.
     """
 
     made_from: dict[str, Any]
     facts: dict[str, Any]
-    sha256: dict[str, str]
+    checksums: dict[str, str]
     seal: str
 
 
@@ -142,12 +144,12 @@ def write_sealed(
     # The widest first, as safetensors wants it, so that every tensor begins at a multiple of its items' size.
     names = sorted(entries, key=lambda name: (-entries[name].item_size, name))
     entries = {name: entries[name] for name in names}
-    unknown = dict.fromkeys(names, "0" * 64)
+    unknown = dict.fromkeys(names, "0" * 32)
     with whole_file(path) as file:
         file.write(_header(entries, unknown, made_from, facts or {}))
-        sha256 = {name: entry.write(file) for name, entry in entries.items()}
+        checksums = {name: entry.write(file) for name, entry in entries.items()}
         file.seek(0)
-        file.write(_header(entries, sha256, made_from, facts or {}))
+        file.write(_header(entries, checksums, made_from, facts or {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +185,7 @@ class _Entry:
 
     def write(self, file: BinaryIO) -> str:
         """Write the bytes, and return their checksum."""
-        digest = hashlib.sha256()
+        digest = xxhash.xxh3_128()
         for chunk in self.chunks:
             file.write(chunk)
             digest.update(chunk)
@@ -197,10 +199,10 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 def _header(
-    entries: Mapping[str, _Entry], sha256: Mapping[str, str], made_from: Mapping[str, Any], facts: Mapping[str, Any]
+    entries: Mapping[str, _Entry], checksums: Mapping[str, str], made_from: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> bytes:
     layout = {name: (entry.dtype, entry.shape) for name, entry in entries.items()}
-    head = _Head(dict(made_from), dict(facts), dict(sha256), _seal(layout, sha256, made_from, facts))
+    head = _Head(dict(made_from), dict(facts), dict(checksums), _seal(layout, checksums, made_from, facts))
     header: dict[str, Any] = {"__metadata__": {METADATA_KEY: msgspec.json.encode(head, order="sorted").decode()}}
     end = 0
     for name, entry in entries.items():
@@ -213,11 +215,11 @@ def _header(
 
 def _seal(
     layout: Mapping[str, tuple[str, tuple[int, ...]]],
-    sha256: Mapping[str, str],
+    checksums: Mapping[str, str],
     made_from: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> str:
-    return digest_of({"layout": layout, "sha256": sha256, "made_from": made_from, "facts": facts})
+    return digest_of({"layout": layout, "checksums": checksums, "made_from": made_from, "facts": facts})
 
 
 class SealedTensors:
@@ -238,17 +240,17 @@ class SealedTensors:
         try:
             # Mapped, copy on write: nobody's mistake reaches the file.
             with safe_open(path, framework="pt", device="cpu") as content:
-                head = parse_json((content.metadata() or {}).get(METADATA_KEY, ""), path, _Head)
+                head = parse_json((content.metadata() or {}).get(METADATA_KEY, ""), "its head", _Head)
                 slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
                 layout = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-                if head.seal != _seal(layout, head.sha256, head.made_from, head.facts):
+                if head.seal != _seal(layout, head.checksums, head.made_from, head.facts):
                     raise DamagedError(f"{path} is damaged: the checksum of its head is another")
                 self.unchecked = {name: content.get_tensor(name) for name in slices}
         except (SafetensorError, NotOfFormError) as error:
             raise DamagedError(f"{path} is damaged: {' '.join(str(error).split())}") from error
         if digest_of(head.made_from) != digest_of(made_from):
             raise OtherOriginError(path, head.made_from)
-        self.sha256 = head.sha256
+        self.checksums = head.checksums
         self._facts = head.facts
 
     def facts(self, form: type[Form]) -> Form:
@@ -271,6 +273,6 @@ class SealedTensors:
         if name not in self.unchecked:
             raise DamagedError(f"{self.path} is not as Betty writes it: there is no {name} in it")
         tensor = self.unchecked[name]
-        if tensor_digest(tensor) != self.sha256.get(name):
+        if tensor_digest(tensor) != self.checksums.get(name):
             raise DamagedError(f"{self.path} is damaged: the checksum of its {name} is another")
         return tensor

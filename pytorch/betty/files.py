@@ -131,7 +131,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path, form: type[Form] = Any) -> Form:
-    """Read a JSON file. All JSON that Betty reads comes in here, or through :func:`parse_json`.
+    """Read a JSON file.
 
     Args:
         path: of a regular file.
@@ -141,20 +141,31 @@ def read_json(path: Path, form: type[Form] = Any) -> Form:
         BettyError: the file is missing, cannot be read, or is not JSON of that form.
     """
     try:
+        return parse_json(read_json_bytes(path), path, form)
+    except NotOfFormError as error:
+        raise NotOfFormError(f"{error}; delete it and make it again") from None
+
+
+def read_json_bytes(path: Path) -> bytes:
+    """The bytes of a file that is to be JSON, for :func:`parse_json`.
+
+    Raises:
+        BettyError: the file is missing, cannot be read, or is too large to be JSON of Betty's.
+    """
+    try:
         if not path.is_file() and path.exists():
             raise BettyError(f"{path} is not a regular file; remove it")
         if path.stat().st_size > MOST_JSON_BYTES:
             raise BettyError(f"{path} is larger than {MOST_JSON_BYTES} bytes; delete it and make it again")
-        content = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise BettyError(f"{path} does not exist") from None
     except OSError as error:
         raise BettyError(f"{path} cannot be read: {error.strerror}") from error
-    return parse_json(content, path, form)
 
 
 def parse_json(content: bytes | str, origin: object, form: type[Form] = Any) -> Form:
-    """JSON as data of a form, see :func:`read_json`, whatever its depth and the length of its numbers.
+    """JSON as data of a form: where all JSON comes in, whatever its depth and the length of its numbers.
 
     Args:
         content: JSON.
@@ -167,9 +178,9 @@ def parse_json(content: bytes | str, origin: object, form: type[Form] = Any) -> 
     try:
         return msgspec.json.decode(content, type=form)
     except msgspec.ValidationError as error:
-        raise NotOfFormError(f"{origin} is not as Betty writes it ({error}); delete it and make it again") from None
+        raise NotOfFormError(f"{origin} is not as Betty writes it ({error})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise NotOfFormError(f"{origin} is not a JSON file ({error}); delete it and make it again") from None
+        raise NotOfFormError(f"{origin} is not JSON ({error})") from None
 
 
 def sha256(path: Path) -> str:

@@ -25,5 +25,5 @@ def sealed_head(header: dict[str, Any]) -> dict[str, Any] | None:
 def with_head(header: dict[str, Any], head: dict[str, Any]) -> dict[str, Any]:
     """The header with another head, and the seal for it."""
     layout = {name: (entry["dtype"], entry["shape"]) for name, entry in header.items() if name != METADATA}
-    seal = digest_of({"layout": layout, **{name: head.get(name) for name in ("sha256", "made_from", "facts")}})
+    seal = digest_of({"layout": layout, **{name: head.get(name) for name in ("checksums", "made_from", "facts")}})
     return {**header, METADATA: {METADATA_KEY: json.dumps({**head, SEAL: seal})}}

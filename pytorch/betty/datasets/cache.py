@@ -112,7 +112,7 @@ def load_or_make(
         labels=opened.labels,
         num_classes=opened.num_classes,
         evaluator_name=evaluator_name,
-        digests=opened.file.sha256,
+        digests=opened.file.checksums,
         **opened.split._asdict(),
     )
 
@@ -199,7 +199,7 @@ class _Cache:
             return part(opened.file)
         except DamagedError:
             mended = self.mended()
-        if mended.file.sha256 != opened.file.sha256:
+        if mended.file.checksums != opened.file.checksums:
             raise BettyError(f"{mended.file.path} was made again, and is another data set than before; start again")
         return part(mended.file)
 

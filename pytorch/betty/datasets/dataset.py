@@ -84,7 +84,7 @@ class Dataset:
         test_ids: int64, nodes to test on.
         num_classes: number of classes, at least 1.
         evaluator_name: the name of OGB's ``Evaluator``, where there is one.
-        digests: SHA-256 of tensors that are known already, by their names: ``indptr`` and ``indices`` of the graph,
+        digests: checksums of tensors that are known already, by their names: ``indptr`` and ``indices`` of the graph,
             ``features``.
         split_origin: how the split came about, in words.
     """

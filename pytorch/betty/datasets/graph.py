@@ -122,7 +122,7 @@ def csc(graph: dgl.DGLGraph) -> tuple[Tensor, Tensor]:
 
 
 def graph_fingerprint(graph: dgl.DGLGraph) -> str:
-    """SHA-256, in hexadecimal, that is equal for graphs whose nodes have the same in-neighbours in the same order."""
+    """A checksum, in hexadecimal: equal for graphs whose nodes have the same in-neighbours in the same order."""
     return fingerprint_of(*map(tensor_digest, csc(graph)))
 
 
