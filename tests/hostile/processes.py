@@ -64,10 +64,11 @@ class Process:
         return int(children[0]) if children else None
 
     def send(self, number: int, to_group: bool = False) -> None:
-        if to_group:
-            os.killpg(self._process.pid, number)
-        else:
+        """Send a signal, unless the process has ended."""
+        if not to_group:
             self._process.send_signal(number)
+        elif self._group_is_alive():
+            os.killpg(self._process.pid, number)
 
     def end(self, seconds: float = SECONDS) -> Ended:
         """Wait for its end; none in time is an end too."""
