@@ -41,7 +41,7 @@ class Process:
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (address_space, resource.RLIM_INFINITY)),
+            preexec_fn=lambda: _prepare(address_space),
         )
 
     def __enter__(self) -> Process:
@@ -86,6 +86,13 @@ class Process:
 
     def _group_is_alive(self) -> bool:
         return any(_is_of_session(folder, self._process.pid) for folder in Path("/proc").glob("[0-9]*"))
+
+
+def _prepare(address_space: int) -> None:
+    """What a process does before it becomes the command."""
+    # A shell in the background has its processes ignore interrupts.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, resource.RLIM_INFINITY))
 
 
 def _is_of_session(folder: Path, session: int) -> bool:
