@@ -1,5 +1,6 @@
 """Shares of micro-batches sum to the loss that PyTorch computes of the whole batch, and their gradients to its."""
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -138,3 +139,10 @@ def test_what_would_be_another_loss_is_refused_in_one_line(make: Callable[[], ob
     with pytest.raises(BettyError, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_takes_a_mean_is_refused_and_as_a_sum_it_is_taken():
+    with pytest.raises(BettyError, match=r'is to be a sum; give cross_entropy reduction="sum"'):
+        WholeBatchLoss(functional.cross_entropy, normalizer=NUM_NODES)
+    loss = WholeBatchLoss(functools.partial(functional.cross_entropy, reduction="sum"), normalizer=NUM_NODES)
+    torch.testing.assert_close(loss(LOGITS, CLASSES), functional.cross_entropy(LOGITS, CLASSES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable
 
@@ -63,9 +64,11 @@ class WholeBatchLoss:
     ) -> None:
         if (labels_of_all_outputs is None) == (normalizer is None):
             raise BettyError("a WholeBatchLoss takes either the labels of all output nodes or normalizer=, not both")
-        reduction = getattr(loss, "reduction", "sum")
-        if normalizer is not None and reduction != "sum":
-            raise BettyError(f'with normalizer= the loss is to be a sum; give {_name(loss)} reduction="sum"')
+        if normalizer is not None and _reduction(loss) != "sum":
+            raise BettyError(
+                f'with normalizer= the loss is to be a sum; give {_name(loss)} reduction="sum", a function by '
+                "functools.partial"
+            )
         self._sum = loss
         if labels_of_all_outputs is not None:
             normalizer = _normalizer(loss, labels_of_all_outputs)
@@ -101,6 +104,16 @@ class WholeBatchLoss:
         if total.numel() != 1:
             raise BettyError(f"{_name(self._sum)} returned {list(total.shape)}; it has to return the sum over nodes")
         return total / self.normalizer
+
+
+def _reduction(loss: Callable[[Tensor, Tensor], Tensor]) -> str:
+    """A module's, or a function's where it has a parameter of that name; of others a sum is asked for."""
+    try:
+        of_function = inspect.signature(loss).parameters.get("reduction")
+    # Of some that are built in.
+    except ValueError:
+        of_function = None
+    return getattr(loss, "reduction", of_function.default if of_function else "sum")
 
 
 def _normalizer(loss: Callable[[Tensor, Tensor], Tensor], labels: Tensor) -> float:

@@ -39,8 +39,8 @@ def inexact_by(layer: str) -> BettyError:
     """Says that micro-batches are not the whole batch with a layer that :func:`mixes_nodes` found, and what to do."""
     return BettyError(
         f"{layer} normalizes by all nodes that are computed together, so that micro-batches do not give the whole "
-        "batch's gradient; take a norm of single nodes such as torch.nn.LayerNorm, freeze batch norm by .eval(), "
-        "train in one micro-batch, or pass allow_inexact=True"
+        "batch's gradient; take a norm of single nodes such as torch.nn.LayerNorm, put batch norm itself into .eval() "
+        "after model.train(), train in one micro-batch, or pass allow_inexact=True"
     )
 
 
