@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -190,3 +191,9 @@ def test_any_flipped_bit_of_sealed_json_is_refused_or_changes_nothing(tmp_path: 
             refused += 1
     # The others are in white space.
     assert refused > 4 * len(intact)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DamagedError, match="pipe is not a regular file"):
+        read(tmp_path / "pipe")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from betty import BettyError
-from betty.files import LOCK, MOST_JSON_BYTES, append, hold_lock, read_json, sha256, whole_file, write_json
+from betty.files import LOCK, MOST_JSON_BYTES, append, hold_lock, locked, read_json, sha256, whole_file, write_json
 
 
 def test_a_written_file_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -155,3 +155,18 @@ def test_checksum_is_sha256_of_all_bytes(tmp_path: Path) -> None:
     content = os.urandom((1 << 22) + 17)
     (tmp_path / "file").write_bytes(content)
     assert sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_folder_that_the_command_itself_writes_to_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    held = hold_lock(tmp_path)
+    with pytest.raises(BettyError, match=r"this command writes to .* for two purposes"), locked(tmp_path):
+        pass
+    held.close()
+    with locked(tmp_path):
+        pass
+
+
+def test_a_pipe_in_the_place_of_a_lock_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK)
+    with pytest.raises(OSError, match="No such device"):
+        hold_lock(tmp_path)

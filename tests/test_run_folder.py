@@ -298,3 +298,12 @@ def test_the_environment_names_versions_and_device() -> None:
     environment = describe_environment(torch.device("cpu"))
     assert environment["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert environment["device"] == "cpu"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"epoch": 7}\n'])
+def test_metrics_that_somebody_else_changed_are_refused(tmp_path: Path, content: bytes) -> None:
+    folder, _ = open_folder(tmp_path, "refuse")
+    record_epoch(folder)
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(BettyError, match=r"metrics\.jsonl was changed while the command ran"):
+        folder.epochs()

@@ -40,10 +40,20 @@ class CommandLineParser(argparse.ArgumentParser):
         for position in range(len(words) - 1, 0, -1):
             if words[position - 1] == "--fan-out" and words[position].startswith("-1"):
                 words[position - 1 : position + 1] = [f"--fan-out={words[position]}"]
+        if not all(map(_is_utf8, words)):
+            self.error("a flag or a path is not in UTF-8, as JSON and safetensors need it; rename the file or folder")
         return super().parse_args(words)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
+
+
+def _is_utf8(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def run_command(prog: str, command: Callable[[], None]) -> None:

@@ -237,6 +237,8 @@ class SealedTensors:
 
     def __init__(self, path: Path, made_from: Mapping[str, Any]) -> None:
         self.path = path
+        if path.exists() and not path.is_file():
+            raise DamagedError(f"{path} is not a regular file")
         try:
             # Mapped, copy on write: nobody's mistake reaches the file.
             with safe_open(path, framework="pt", device="cpu") as content:

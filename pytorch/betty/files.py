@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ MOST_JSON_BYTES = 1 << 28
 """Far more than any JSON file that Betty writes has, and little enough for any memory."""
 
 Form = TypeVar("Form")
+
+_held: weakref.WeakSet[BinaryIO] = weakref.WeakSet()
+"""The locks that :func:`hold_lock` gave out."""
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +85,8 @@ def append(path: Path, content: bytes) -> None:
 
 
 def not_through_a_link(path: str, flags: int) -> int:
-    """For the ``opener`` of :func:`open`: refuse a link in the place of the file."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    """For the ``opener`` of :func:`open`: refuse a link in the place of the file, and do not wait at a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @contextmanager
@@ -93,6 +97,8 @@ def locked(folder: Path) -> Iterator[None]:
     """
     with _open_lock(folder) as file:
         if not _try_lock(file):
+            if any(os.path.sameopenfile(file.fileno(), other.fileno()) for other in _held if not other.closed):
+                raise BettyError(f"this command writes to {folder} for two purposes; choose another --output")
             logger.info("waiting for another process that writes to %s", folder)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -108,6 +114,7 @@ def hold_lock(folder: Path) -> BinaryIO:
     if not _try_lock(file):
         file.close()
         raise BettyError(f"another process is writing to {folder}; wait for its end or choose another folder")
+    _held.add(file)
     return file
 
 

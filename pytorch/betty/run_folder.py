@@ -306,7 +306,7 @@ class RunFolder:
             progress = checkpoint.facts(Progress)
             tensors = {name: checkpoint[name].clone() for name in checkpoint.unchecked}
             for name, digest in progress.weights.items():
-                if sha256(self._path(name)) != digest:
+                if not self._path(name).is_file() or sha256(self._path(name)) != digest:
                     raise DamagedError(f"{self._path(name)} is damaged: its checksum is another")
             optimizer: dict[int, dict[str, Tensor]] = {}
             for name, value in _without_prefix(OPTIMIZER, tensors).items():
@@ -358,9 +358,16 @@ class RunFolder:
         return BettyError(f"{self._path(CHECKPOINT)} cannot be used ({reason}); start anew with --overwrite")
 
     def epochs(self) -> list[dict[str, Any]]:
-        """The objects of ``metrics.jsonl``."""
-        lines = self._path(METRICS).read_bytes().splitlines()
-        return [parse_json(line, self._path(METRICS), dict[str, Any]) for line in lines]
+        """The objects of ``metrics.jsonl``.
+
+        Raises:
+            BettyError: somebody else has changed the file.
+        """
+        path = self._path(METRICS)
+        content = path.read_bytes()
+        if hashlib.sha256(content).digest() != self._metrics_digest.digest():
+            raise BettyError(f"{path} was changed while the command ran; train anew with --overwrite")
+        return [parse_json(line, path, dict[str, Any]) for line in content.splitlines()]
 
     def save_weights(self, run: int, model: torch.nn.Module, best: Best | None) -> None:
         """Write the weights of a run that is done: the last ones and, where it was evaluated, the best ones."""

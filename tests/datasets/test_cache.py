@@ -1,3 +1,4 @@
+import copy
 import json
 import logging
 from contextlib import contextmanager
@@ -283,3 +284,10 @@ def test_rows_are_written_one_chunk_after_the_other(tmp_path):
     assert alive == []
     write_sealed(tmp_path / FILE, {"features": rows}, {})
     assert alive == [0, 1, 2]
+
+
+def test_a_data_set_whose_checks_still_run_can_be_copied(tmp_path):
+    write(tmp_path)
+    copied = copy.deepcopy(load(tmp_path))
+    np.testing.assert_array_equal(copied.features.numpy(), FEATURES)
+    assert [tensor.tolist() for tensor in csc(copied.graph)] == [[0, 1, 2, 2], [1, 0]]

@@ -591,3 +591,14 @@ def test_an_interrupt_ends_the_command_whatever_is_planned_in_the_background(
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == "python -m betty.micro_batch_train: interrupted\n"
+
+
+@pytest.mark.parametrize("flag", ["--output", "--data-root", "--full-batch-root", "--dataset"])
+def test_a_path_that_is_not_in_utf_8_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        train_by_micro_batches([flag, f"{tmp_path}/\udcff"])
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is not in UTF-8" in line

@@ -35,7 +35,7 @@ def comparison(folders: Sequence[Path]) -> str:
 
 def _row(folder: Path) -> list[str]:
     try:
-        return _cells(folder.name, finished_summary(folder))
+        return _cells(folder.absolute().name, finished_summary(folder))
     except (KeyError, TypeError) as error:
         raise BettyError(f"{folder} holds no summary of a run ({type(error).__name__}: {error})") from error
 

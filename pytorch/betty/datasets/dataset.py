@@ -128,6 +128,10 @@ class Dataset:
         parts = {name: tensor_digest(getattr(self, name)) for name in names}
         return {"graph": self.graph_fingerprint, "features": features, **parts}
 
+    def __getstate__(self) -> dict[str, object]:
+        """For copies and other processes: with what the checks gave."""
+        return {name: checked_value(value) for name, value in vars(self).items()}
+
     def __repr__(self) -> str:
         return (
             f"Dataset({self.name!r}, num_nodes={self.num_nodes}, num_edges={self.graph.num_edges()}, "

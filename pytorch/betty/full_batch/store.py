@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -145,8 +145,12 @@ class StoredFullBatches:
         file = self._file(epoch, batch, epoch + 1)
         if not self._is_intact(file, self._verify):
             return self._sampled.load(epoch, batch)
-        with safe_open(self.folder / file.name, framework="pt", device="cpu") as content:
-            return _from_tensors({name: content.get_tensor(name) for name in content.keys()})  # noqa: SIM118
+        path = self.folder / file.name
+        try:
+            with safe_open(path, framework="pt", device="cpu") as content:
+                return _from_tensors({name: content.get_tensor(name) for name in content.keys()})  # noqa: SIM118
+        except SafetensorError as error:
+            raise DamagedError(f"{path} was changed after it was checked ({error}); {self._remedy()}") from error
 
     def _file(self, epoch: int, batch: int, num_epochs: int) -> StoredFile:
         try:
