@@ -57,6 +57,14 @@ def watched(module: str) -> None:
     die_with(parent)
     try:
         _run(prog, f"{module}.command_line", awaited)
+    except SystemExit as end:
+        ended_by_python[0] = True
+        if end.code != REFUSED:
+            raise
+        # Told already. A library that got no memory may crash on its way out, and a thread beside take minutes.
+        if sys.stdout:
+            sys.stdout.flush()
+        os._exit(REFUSED)
     finally:
         ended_by_python[0] = True
 
