@@ -1,20 +1,26 @@
 """Betty: train graph neural networks on batches that do not fit on the device, with the result of the whole batch."""
 
-import sys
-
-COMMANDS = {"betty.compare", "betty.full_batch", "betty.micro_batch_train", "betty.mini_batch_train"}
-
-if sys.argv[:1] == ["-m"] and not COMMANDS.isdisjoint(sys.orig_argv):
-    # Python is on its way to a command, whose parent waits for interrupts, see watch.py: until it does, they are held
-    # back. By what is behind Python's module of signals, whose own import takes longer than all that is held back for.
+try:
+    # What is behind Python's module of signals, whose own import takes longer than all that is held back for.
     import _signal
+    import sys
 
-    try:
+    # Python is on its way to a command, whose parent waits for interrupts, see watch.py: until it does, they are held
+    # back.
+    COMMANDS = {"betty.compare", "betty.full_batch", "betty.micro_batch_train", "betty.mini_batch_train"}
+    if sys.argv[:1] == ["-m"] and not COMMANDS.isdisjoint(sys.orig_argv):
         _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGINT])
-    except KeyboardInterrupt:
-        _signal.raise_signal(_signal.SIGINT)
+except KeyboardInterrupt:
+    # It came in the lines above, whichever of them are done.
+    import _signal
+    import sys
 
-from betty.lazy_package import offer  # noqa: E402
+    if sys.argv[:1] != ["-m"]:
+        raise
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGINT])
+    _signal.raise_signal(_signal.SIGINT)
+
+from betty.lazy_package import offer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
