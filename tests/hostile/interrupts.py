@@ -56,7 +56,8 @@ def ended_before_betty(ended: Ended) -> bool:
 
     A traceback tells: no frame of it is in a file of Betty. Earlier still, the signal ends the process without a word.
     """
-    if ended.exit_code != -signal.SIGINT:
+    is_starting = ended.exit_code == 1 and "Fatal Python error: init_import_site" in ended.errors
+    if ended.exit_code != -signal.SIGINT and not is_starting:
         return False
     files = [line for line in ended.errors.splitlines() if line.startswith("  File ")]
     return not any(str(Path(PROJECT, "pytorch", "betty")) in line for line in files)

@@ -64,6 +64,8 @@ def test_another_result_and_silence_about_damage_are_defects() -> None:
 def test_a_traceback_of_betty_is_not_blamed_on_python() -> None:
     of_python = 'Traceback (most recent call last):\n  File "<frozen runpy>", line 1\nKeyboardInterrupt'
     assert ended_before_betty(Ended(-2, "", of_python))
+    assert ended_before_betty(Ended(1, "", f"Fatal Python error: init_import_site: Failed\n{of_python}"))
+    assert not ended_before_betty(Ended(1, "", of_python))
     assert ended_before_betty(Ended(-2, "", ""))
     assert not ended_before_betty(Ended(-2, "", of_python.replace("<frozen runpy>", errors.__file__)))
     assert not ended_before_betty(Ended(1, "", of_python))
