@@ -35,7 +35,7 @@ def test_an_error_is_raised_where_the_result_is_asked_for() -> None:
 
 
 def test_there_is_room_where_nothing_limits_it() -> None:
-    require_room_for_a_thread()
+    assert require_room_for_a_thread() is None
 
 
 def test_a_thread_that_would_have_no_room_is_refused_and_not_waited_for() -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from tests.hostile.outcome import Outcome
-from tests.hostile.readers import cases
+from tests.hostile.readers import cases, in_rounds
 from tests.hostile.scene import Scene
 
 HEADER_BYTES = 200
@@ -15,13 +15,7 @@ HEADER_BYTES = 200
 def flips(scene: Scene, number: int, seed: int) -> Iterator[Outcome]:
     """Flips in all kinds of files in turn: the first byte, the last, in the header, anywhere."""
     chance = random.Random(seed)
-    all_cases = cases(scene)
-    # Rounds of their own order, so that a small number of trials meets other files with every seed.
-    for trial in range(number):
-        place, case_number = divmod(trial, len(all_cases))
-        if case_number == 0:
-            chance.shuffle(all_cases)
-        case = all_cases[case_number]
+    for place, case in in_rounds(cases(scene), number, chance):
         content = bytearray(case.content)
         last = len(content) - 1
         position = (chance.randint(0, last), last, chance.randint(0, min(last, HEADER_BYTES)), 0)[place % 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,18 @@ def cases(scene: Scene, is_wanted: Callable[[str], bool] = lambda name: True) ->
         for path in files_of(scene.template, reader.files)
         if is_wanted(path.name)
     ]
+
+
+def in_rounds(all_cases: list[Case], number: int, chance: random.Random) -> Iterator[tuple[int, Case]]:
+    """So many cases, each with the number of its round.
+
+    Rounds have orders of their own, so that a small number of trials meets other files with every seed.
+    """
+    for trial in range(number):
+        round_number, case_number = divmod(trial, len(all_cases))
+        if case_number == 0:
+            chance.shuffle(all_cases)
+        yield round_number, all_cases[case_number]
 
 
 def files_of(folder: Path, pattern: str) -> Iterator[Path]:
