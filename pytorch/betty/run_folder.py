@@ -184,7 +184,8 @@ class RunFolder:
         self._metrics_digest = hashlib.sha256()
         self._weights: dict[str, str] = {}
         self.batches: tuple[BatchRecord, ...] = ()
-        require_folder(path)
+        if path.exists() and not path.is_dir():
+            raise BettyError(f"{path} is a file; choose another --output")
         self._check_what_is_there()
 
     def open(self, data: dict[str, str], environment: dict[str, str]) -> Checkpoint | None:
@@ -419,16 +420,6 @@ def finished_summary(folder: Path) -> dict[str, Any]:
     if summary.pop(MADE_FROM, None) != digest_of(_made_from(configuration.flags, configuration.data)):
         raise BettyError(f"{path} is of another run than {CONFIG} beside it; start anew with --overwrite")
     return summary
-
-
-def require_folder(path: Path) -> None:
-    """Refuse a file in the place of an output folder.
-
-    Raises:
-        BettyError: there is one.
-    """
-    if path.exists() and not path.is_dir():
-        raise BettyError(f"{path} is a file; choose another --output")
 
 
 def _made_from(flags: dict[str, Any], data: dict[str, str]) -> dict[str, Any]:
