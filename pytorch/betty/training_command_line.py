@@ -17,6 +17,7 @@ from betty.command_line import CommandLineParser, add_dataset_flags, add_run_fla
 from betty.datasets import Dataset, load_dataset
 from betty.device_loader import DeviceLoader
 from betty.models import AGGREGATORS, DROPOUT_MODES, GAT, MLP, GraphSAGE
+from betty.models.norms import NORMS
 from betty.report import plot_run, summarize, summary_table
 from betty.run_folder import IfExists, RunFolder
 from betty.training import Schedule, Trainer, WithPeakMemory, fit
@@ -59,7 +60,8 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--attention-dropout", type=types.probability, default=0.0, help="probability of GAT's dropout of attention"
     )
-    group.add_argument("--residual", action="store_true", help="add to a layer's result what goes into it, in GAT")
+    group.add_argument("--norm", choices=NORMS, default="none", help="normalisation between layers")
+    group.add_argument("--residual", action="store_true", help="add to a layer's result what goes into it")
     group.add_argument("--num-layers", type=types.positive_int, default=2, help="layers; one fan-out each")
     group.add_argument("--num-hidden", type=types.positive_int, default=64, help="hidden channels, of GAT per head")
     group.add_argument("--dropout", type=types.probability, default=0.5, help="probability of dropout")
@@ -76,8 +78,10 @@ def parse_training_flags(parser: CommandLineParser, arguments: list[str] | None)
     flags = parser.parse_args(arguments)
     if len(flags.fan_out) != flags.num_layers:
         parser.error(f"--num-layers {flags.num_layers} needs as many fan-outs, --fan-out has {len(flags.fan_out)}")
-    if flags.model != "gat" and (flags.attention_dropout or flags.residual):
-        parser.error(f"--attention-dropout and --residual are of --model gat, not of {flags.model}")
+    if flags.model != "gat" and flags.attention_dropout:
+        parser.error(f"--attention-dropout is of --model gat, not of {flags.model}")
+    if flags.model == "mlp" and flags.residual:
+        parser.error("--residual is of --model sage and gat, not of mlp")
     return flags
 
 
@@ -130,13 +134,13 @@ def load_flagged_dataset(flags: argparse.Namespace) -> Dataset:
 
 def new_model(flags: argparse.Namespace, dataset: Dataset) -> nn.Module:
     sizes = (dataset.num_features, flags.num_hidden, dataset.num_classes, flags.num_layers)
-    dropout = {"dropout": flags.dropout, "dropout_mode": flags.dropout_mode}
+    between = {"norm": flags.norm, "dropout": flags.dropout, "dropout_mode": flags.dropout_mode}
     if flags.model == "mlp":
-        return MLP(*sizes, **dropout)
+        return MLP(*sizes, **between)
     if flags.model == "gat":
         attention = {"num_heads": flags.num_heads, "attention_dropout": flags.attention_dropout}
-        return GAT(*sizes, **attention, residual=flags.residual, **dropout)
-    return GraphSAGE(*sizes, aggre=flags.aggre, **dropout)
+        return GAT(*sizes, **attention, residual=flags.residual, **between)
+    return GraphSAGE(*sizes, aggre=flags.aggre, residual=flags.residual, **between)
 
 
 def if_exists(flags: argparse.Namespace) -> IfExists:

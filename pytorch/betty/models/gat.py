@@ -32,9 +32,10 @@ class GAT(LayeredModel):
         dropout_mode: ``"exact"`` or ``"torch"``, see :class:`~betty.models.LayeredModel`.
         residual: whether every layer but the input layer adds to its result what goes into it, the last one (also where
             it is the only one) after a projection to all heads' classes unless it is as wide.
+        norm: of what goes into an activation, a name in :data:`betty.models.norms.NORMS`.
 
     Raises:
-        BettyError: a number is out of range, or there is no such mode.
+        BettyError: a number is out of range, or there is no such mode or norm.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class GAT(LayeredModel):
         attention_dropout: float = 0.0,
         dropout_mode: str = "exact",
         residual: bool = False,
+        norm: str = "none",
     ) -> None:
         settings = {"num_heads": num_heads, "attn_drop": attention_dropout, "dropout_mode": dropout_mode}
         super().__init__(
@@ -61,6 +63,7 @@ class GAT(LayeredModel):
             make_first_layer=lambda in_feats, _: _ConcatenatedHeads(in_feats, num_hidden, **settings),
             make_last_layer=partial(_AveragedHeads, residual=residual, **settings),
             activation=elu,
+            norm=norm,
         )
 
 

@@ -17,9 +17,12 @@ class GraphSAGE(LayeredModel):
         aggre: the aggregator, a name in :data:`betty.models.AGGREGATORS`.
         dropout: probability in ``[0, 1)``.
         dropout_mode: ``"exact"`` or ``"torch"``, see :class:`~betty.models.LayeredModel`.
+        residual: whether every layer but the input layer adds to its result what goes into it, the last one (also where
+            it is the only one) after a projection to the classes unless it is as wide.
+        norm: of what goes into an activation, a name in :data:`betty.models.norms.NORMS`.
 
     Raises:
-        BettyError: there is no such aggregator or mode, or a number is out of range.
+        BettyError: there is no such aggregator, mode or norm, or a number is out of range.
     """
 
     def __init__(
@@ -31,6 +34,19 @@ class GraphSAGE(LayeredModel):
         aggre: str = "mean",
         dropout: float = 0.5,
         dropout_mode: str = "exact",
+        residual: bool = False,
+        norm: str = "none",
     ) -> None:
-        make_layer = partial(SAGEConv, aggregator=aggre)
-        super().__init__(make_layer, in_feats, num_hidden, num_classes, num_layers, dropout, dropout_mode)
+        make_layer = partial(SAGEConv, aggregator=aggre, residual=residual)
+        super().__init__(
+            make_layer,
+            in_feats,
+            num_hidden,
+            num_classes,
+            num_layers,
+            dropout,
+            dropout_mode,
+            make_first_layer=partial(SAGEConv, aggregator=aggre),
+            make_last_layer=make_layer,
+            norm=norm,
+        )

@@ -1,10 +1,10 @@
-"""What all models share: layers on blocks, with an activation and dropout between them."""
+"""What all models share: layers on blocks, with a norm, an activation and dropout between them."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from torch import Tensor, nn, relu
 
@@ -12,6 +12,7 @@ from betty.blocks import Block
 from betty.errors import BettyError
 from betty.memory.tape import Held, Tape
 from betty.models.exact_dropout import make_dropout
+from betty.models.norms import make_norm
 
 
 class LayeredModel(nn.Module):
@@ -29,14 +30,17 @@ class LayeredModel(nn.Module):
         make_first_layer: makes the input layer, where that is of another kind.
         make_last_layer: makes the last layer, where that is of another kind; a single layer is the last one.
         activation: of what all layers but the last return.
+        norm: of what all layers but the last return, before the activation; a name in
+            :data:`betty.models.norms.NORMS`.
 
     Attributes:
         layers: the layers, input layer first.
+        norms: that of every layer but the last.
         dropouts: that of every layer but the last.
         widths: ``num_layers + 1`` numbers of channels; layer ``i`` takes ``widths[i]`` and returns ``widths[i + 1]``.
 
     Raises:
-        BettyError: ``num_layers`` or ``dropout`` is out of range, or there is no such mode.
+        BettyError: ``num_layers`` or ``dropout`` is out of range, or there is no such mode or norm.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class LayeredModel(nn.Module):
         make_first_layer: Callable[[int, int], nn.Module] | None = None,
         make_last_layer: Callable[[int, int], nn.Module] | None = None,
         activation: Callable[[Tensor], Tensor] = relu,
+        norm: str = "none",
     ) -> None:
         super().__init__()
         if num_layers < 1:
@@ -61,6 +66,7 @@ class LayeredModel(nn.Module):
         makers[-1] = make_last_layer or make_layer
         widths = itertools.pairwise(self.widths)
         self.layers = nn.ModuleList(make(*pair) for make, pair in zip(makers, widths, strict=True))
+        self.norms = nn.ModuleList(make_norm(norm, channels) for channels in self.widths[1:-1])
         self.activation = activation
         dropouts = [make_dropout(dropout_mode, dropout) for _ in range(num_layers)]
         self.dropouts = nn.ModuleList(dropouts[:-1])
@@ -70,7 +76,7 @@ class LayeredModel(nn.Module):
         return len(self.layers)
 
     def layer_forward(self, layer_index: int, block: Block, h: Tensor) -> Tensor:
-        """Compute one layer; all but the last end in the activation, then dropout.
+        """Compute one layer: :meth:`convolve` and, but for the last one, its norm and :meth:`activate`.
 
         Args:
             layer_index: 0 is the input layer.
@@ -80,10 +86,28 @@ class LayeredModel(nn.Module):
         Returns:
             ``[num_dst, channels]``.
         """
-        h = self.layers[layer_index](block, h)
+        h = self.convolve(layer_index, block, h)
         if layer_index == self.num_layers - 1:
             return h
-        return self.dropouts[layer_index](self.activation(h), block.dst_ids)
+        h = self.norms[layer_index](h)
+        return self.activate(layer_index, h, block.dst_ids)
+
+    def convolve(self, layer_index: int, block: Block, h: Tensor) -> Tensor:
+        """Compute one layer without what comes after it; arguments and shape of the result as for the whole layer."""
+        return self.layers[layer_index](block, h)
+
+    def activate(self, layer_index: int, h: Tensor, node_ids: Tensor) -> Tensor:
+        """The activation, then dropout, with which all layers but the last end.
+
+        Args:
+            layer_index: of such a layer.
+            h: floating ``[num_nodes, channels]``, what the layer's norm returned.
+            node_ids: int64 ``[num_nodes]``, global ids.
+
+        Returns:
+            ``[num_nodes, channels]``.
+        """
+        return self.dropouts[layer_index](self.activation(h), node_ids)
 
     def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
         """Compute the logits of the output nodes.
@@ -134,21 +158,33 @@ class LayeredModel(nn.Module):
     @contextmanager
     def layer_memory(self, tape: Tape, layer_index: int, block: Block, x: Held) -> Iterator[Held]:
         """What :meth:`layer_forward` and its backward take; features, that is the input of layer 0, get no gradient."""
-        with self.layers[layer_index].memory(tape, block, x, needs_gradient=layer_index > 0) as h:
+        with self.convolve_memory(tape, layer_index, block, x) as h:
             if layer_index == self.num_layers - 1:
                 yield h
                 return
-            size = (block.num_dst, self.widths[layer_index + 1])
-            activated = tape.allocate("hidden", *size)
-            # ReLU needs its result for the backward, others what they were given.
-            saved = tape.save(activated if self.activation is relu else h)
-            dropout = self.dropouts[layer_index]
-            if tape.trains and dropout.probability > 0:
-                with dropout.memory(tape, *size) as dropped:
-                    tape.free(h, activated)
-                    yield dropped
-            else:
+            with self.norms[layer_index].memory(tape, h, block.num_dst) as normalized:
                 tape.free(h)
-                yield activated
-            tape.replace_gradient(*size)
-            tape.free(saved)
+                with self.activate_memory(tape, layer_index, block.num_dst, normalized) as activated:
+                    tape.free(normalized)
+                    yield activated
+
+    def convolve_memory(self, tape: Tape, layer_index: int, block: Block, x: Held) -> AbstractContextManager[Held]:
+        """What :meth:`convolve` and its backward take; features, that is the input of layer 0, get no gradient."""
+        return self.layers[layer_index].memory(tape, block, x, needs_gradient=layer_index > 0)
+
+    @contextmanager
+    def activate_memory(self, tape: Tape, layer_index: int, num_rows: int, h: Held) -> Iterator[Held]:
+        """What :meth:`activate` and its backward take of so many rows."""
+        size = (num_rows, self.widths[layer_index + 1])
+        activated = tape.allocate("hidden", *size)
+        # ReLU needs its result for the backward, others what they were given.
+        saved = tape.save(activated if self.activation is relu else h)
+        dropout = self.dropouts[layer_index]
+        if tape.trains and dropout.probability > 0:
+            with dropout.memory(tape, *size) as dropped:
+                tape.free(activated)
+                yield dropped
+        else:
+            yield activated
+        tape.replace_gradient(*size)
+        tape.free(saved)

@@ -23,9 +23,10 @@ class MLP(LayeredModel):
         num_layers: at least 1.
         dropout: probability in ``[0, 1)``.
         dropout_mode: ``"exact"`` or ``"torch"``, see :class:`~betty.models.LayeredModel`.
+        norm: of what goes into an activation, a name in :data:`betty.models.norms.NORMS`.
 
     Raises:
-        BettyError: a number is out of range, or there is no such mode.
+        BettyError: a number is out of range, or there is no such mode or norm.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class MLP(LayeredModel):
         num_layers: int,
         dropout: float = 0.5,
         dropout_mode: str = "exact",
+        norm: str = "none",
     ) -> None:
-        super().__init__(_OwnFeatures, in_feats, num_hidden, num_classes, num_layers, dropout, dropout_mode)
+        super().__init__(_OwnFeatures, in_feats, num_hidden, num_classes, num_layers, dropout, dropout_mode, norm=norm)
 
 
 class _OwnFeatures(Linear):

@@ -22,12 +22,13 @@ class SAGEConv(nn.Module):
         in_feats: channels of a source node.
         out_feats: channels of the result.
         aggregator: a name in :data:`betty.models.AGGREGATORS`.
+        residual: whether to add the destination's own features, projected unless they have the result's width.
 
     Raises:
         BettyError: there is no such aggregator.
     """
 
-    def __init__(self, in_feats: int, out_feats: int, aggregator: str) -> None:
+    def __init__(self, in_feats: int, out_feats: int, aggregator: str, residual: bool = False) -> None:
         super().__init__()
         self.in_feats = in_feats
         self.out_feats = out_feats
@@ -39,6 +40,9 @@ class SAGEConv(nn.Module):
             self.bias = nn.Parameter(zeros(out_feats))
         else:
             self.fc_self = Linear(in_feats, out_feats)
+        self.residual = residual
+        projects = residual and in_feats != out_feats
+        self.res_fc = Linear(in_feats, out_feats, bias=False) if projects else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -67,27 +71,60 @@ class SAGEConv(nn.Module):
             neighbours = self.aggregate(self, block, self.fc_neigh(x))
         else:
             neighbours = self.fc_neigh(self.aggregate(self, block, x))
-        if self.aggregate.includes_self:
-            return neighbours + self.bias
-        return self.fc_self(destination_rows(block, x)).add_(neighbours)
+        own = destination_rows(block, x)
+        result = neighbours + self.bias if self.aggregate.includes_self else self.fc_self(own).add_(neighbours)
+        if not self.residual:
+            return result
+        return result.add_(own if self.res_fc is None else self.res_fc(own))
 
     @contextmanager
     def memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
         """What the layer takes, see :class:`~betty.memory.tape.Tape`."""
         with self._neighbours_memory(tape, block, x, needs_gradient) as neighbours:
-            if self.aggregate.includes_self:
-                result = tape.allocate("hidden", block.num_dst, self.out_feats)
-                tape.free(neighbours)
-                yield result
-                tape.add_gradient(self.out_feats)
-                return
-            with self.fc_self.memory(tape, x, block.num_dst, needs_gradient) as result:
+            with self._own_memory(tape, block, x, needs_gradient) as result:
                 tape.free(neighbours)
                 yield result
                 of_neighbours = tape.share(tape.gradient)
-            of_self = destination_rows_memory(tape, tape.gradient, block.num_dst)
+            of_own = destination_rows_memory(tape, tape.gradient, block.num_dst)
+            if of_own and self.aggregate.includes_self and not self.projects_first:
+                # Two sparse gradients are joined before they are added to that from the neighbours.
+                of_own += (tape.allocate("backward", block.num_dst, self.in_feats),)
             tape.gradient = of_neighbours
-        tape.free(*of_self)
+        tape.free(*of_own)
+
+    @contextmanager
+    def _own_memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
+        """All that is made of the destinations' own features, whose gradient there is at the end."""
+        of_residual = None
+        with self._self_memory(tape, block, x, needs_gradient) as result:
+            if not self.residual:
+                yield result
+            elif self.res_fc is None:
+                yield result
+                of_residual = tape.share(tape.gradient) if needs_gradient else None
+            else:
+                with self.res_fc.memory(tape, x, block.num_dst, needs_gradient) as projected:
+                    tape.free(projected)
+                    yield result
+                    of_result = tape.share(tape.gradient)
+                of_residual, tape.gradient = tape.gradient, of_result
+        if tape.gradient is None:
+            tape.gradient = of_residual
+        elif of_residual is not None:
+            if self.res_fc is None:
+                tape.replace_gradient(block.num_dst, self.in_feats)
+            tape.free(of_residual)
+
+    @contextmanager
+    def _self_memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
+        if not self.aggregate.includes_self:
+            with self.fc_self.memory(tape, x, block.num_dst, needs_gradient) as result:
+                yield result
+            return
+        yield tape.allocate("hidden", block.num_dst, self.out_feats)
+        tape.add_gradient(self.out_feats)
+        tape.free(tape.gradient)
+        tape.gradient = None
 
     @contextmanager
     def _neighbours_memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held]:
