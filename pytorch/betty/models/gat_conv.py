@@ -23,6 +23,7 @@ from betty.models.attention import (
 )
 from betty.models.exact_dropout import make_dropout
 from betty.models.linear import linear_memory
+from betty.models.neighbour_reduction import destination_rows, destination_rows_memory
 
 
 class GATConv(nn.Module):
@@ -112,7 +113,6 @@ class GATConv(nn.Module):
             ``[num_dst, num_heads, out_feats]``.
         """
         x = self.feat_drop(x, block.src_ids)
-        residual = self._residual(x[: block.num_dst]) if self.residual else None
         weight = self.fc.weight.unflatten(0, (self.num_heads, self.out_feats))
         scores, x = score_nodes(x, self._score_vectors(weight))
         source_scores, destination_scores = scores.split(self.num_heads, dim=1)
@@ -125,7 +125,7 @@ class GATConv(nn.Module):
             result = attend_and_project(block, x, weight, attention)
         if self.res_fc is None:
             result += self.bias.view(self.num_heads, self.out_feats)
-        return result if residual is None else result.add_(residual)
+        return result.add_(self._residual(destination_rows(block, x))) if self.residual else result
 
     def _score_vectors(self, weight: Tensor) -> Tensor:
         """``[2 * num_heads, in_feats]``, whose products with features are the scores of sources and destinations.
@@ -155,7 +155,6 @@ class GATConv(nn.Module):
         width = self.num_heads * self.out_feats
         with ExitStack() as steps:
             x = self._dropped_memory(steps, tape, block, x)
-            residual = steps.enter_context(self._residual_memory(tape, block, x, needs_gradient))
             # The weight's gradient from the scores is added to the one from the projections.
             steps.callback(tape.touch, "gradients", 2, width, self.in_feats)
             scores = steps.enter_context(
@@ -163,6 +162,8 @@ class GATConv(nn.Module):
             )
             attention = steps.enter_context(edge_softmax_memory(tape, block, self.num_heads))
             attention = self._dropped_attention_memory(steps, tape, block, attention)
+            of_own: list[Held] = []
+            steps.callback(lambda: tape.free(*of_own))
             if self.projects_first:
                 values = steps.enter_context(
                     linear_memory(tape, x, block.num_src, self.fc.weight, needs_gradient, False, "aggregator")
@@ -177,25 +178,29 @@ class GATConv(nn.Module):
                         tape, block, x, attention, self.in_feats, self.num_heads, self.out_feats, needs_gradient
                     )
                 )
-            tape.free(scores, attention, residual, x)
+            steps.enter_context(self._residual_memory(tape, block, x, needs_gradient, of_own))
+            tape.free(scores, attention, x)
             yield result
             tape.add_gradient(width)
-            of_result = tape.share(tape.gradient) if self.residual else None
-        tape.free(of_result)
 
     @contextmanager
-    def _residual_memory(self, tape: Tape, block: Block, x: Held, needs_gradient: bool) -> Iterator[Held | None]:
+    def _residual_memory(
+        self, tape: Tape, block: Block, x: Held, needs_gradient: bool, of_own: list[Held]
+    ) -> Iterator[None]:
+        """Adds to ``of_own`` what is held until the neighbours' gradient is there."""
         if not self.residual:
-            yield None
+            yield
             return
-        tape.save(x)
-        projected = self.res_fc is not None
-        yield tape.allocate("hidden", block.num_dst * projected, self.num_heads * self.out_feats)
-        with tape.temporary("backward", block.num_dst * (projected and needs_gradient), self.in_feats):
-            tape.add_gradient(projected * self.num_heads * self.out_feats, self.in_feats)
-            # The gradient of a slice is as large as what it was cut from.
-            tape.touch("backward", block.num_src * needs_gradient, self.in_feats)
-        tape.free(x)
+        if self.res_fc is None:
+            yield
+            of_residual = tape.share(tape.gradient) if needs_gradient else None
+        else:
+            with linear_memory(tape, x, block.num_dst, self.res_fc.weight, needs_gradient, False) as projected:
+                tape.free(projected)
+                yield
+                of_result = tape.share(tape.gradient)
+            of_residual, tape.gradient = tape.gradient, of_result
+        of_own += destination_rows_memory(tape, of_residual, block.num_dst)
 
     def _dropped_memory(self, steps: ExitStack, tape: Tape, block: Block, x: Held) -> Held:
         if not tape.trains or self.feat_drop.probability == 0:

@@ -43,8 +43,8 @@ def sum_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) ->
     """What :func:`sum_neighbours` takes of ``channels``, see :class:`~betty.memory.tape.Tape`."""
     lists = lists_memory(tape, block, lists_dtype(block))
     with tape.temporary("aggregator", _BAG_NUMBERS * block.num_dst, dtype=lists_dtype(block)):
-        _bags_memory(tape, "aggregator", block)
         result = tape.allocate("aggregator", block.num_dst, channels)
+        _bags_memory(tape, "aggregator", block)
     if not (tape.trains and needs_gradient):
         tape.free(*lists)
         yield result
@@ -52,8 +52,10 @@ def sum_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) ->
     yield result
     bags = _BAG_NUMBERS * block.num_src
     with transpose_memory(tape, block), tape.temporary("backward", bags, dtype=lists_dtype(block)):
+        before = tape.gradient
+        tape.gradient = tape.allocate("backward", block.num_src, channels)
         _bags_memory(tape, "backward", block)
-        tape.replace_gradient(block.num_src, channels)
+        tape.free(before)
     tape.free(*lists)
 
 

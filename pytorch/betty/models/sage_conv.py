@@ -86,9 +86,6 @@ class SAGEConv(nn.Module):
                 yield result
                 of_neighbours = tape.share(tape.gradient)
             of_own = destination_rows_memory(tape, tape.gradient, block.num_dst)
-            if of_own and self.aggregate.includes_self and not self.projects_first:
-                # Two sparse gradients are joined before they are added to that from the neighbours.
-                of_own += (tape.allocate("backward", block.num_dst, self.in_feats),)
             tape.gradient = of_neighbours
         tape.free(*of_own)
 
@@ -137,12 +134,14 @@ class SAGEConv(nn.Module):
                 yield neighbours
         else:
             of_aggregated = needs_gradient or self.aggregate.has_weights
-            with (
-                self.aggregate.memory(self, tape, block, x, self.in_feats, needs_gradient) as aggregated,
-                self.fc_neigh.memory(tape, aggregated, block.num_dst, of_aggregated) as neighbours,
-            ):
-                tape.free(aggregated)
-                yield neighbours
+            with self.aggregate.memory(self, tape, block, x, self.in_feats, needs_gradient) as aggregated:
+                with self.fc_neigh.memory(tape, aggregated, block.num_dst, of_aggregated) as neighbours:
+                    tape.free(aggregated)
+                    yield neighbours
+                # Two sparse gradients are joined before they are added to that from the neighbours.
+                are_joined = self.residual and self.aggregate.includes_self and needs_gradient
+                joined = tape.allocate("backward", block.num_dst * are_joined, self.in_feats)
+            tape.free(joined)
 
     def extra_repr(self) -> str:
         return f"{self.in_feats}, {self.out_feats}, aggregator={type(self.aggregate).__name__.lower()}"
