@@ -86,6 +86,17 @@ def test_inference_of_a_narrow_lstm_is_estimated(channels: int) -> None:
     assert estimate_inference(model, 0, block) == pytest.approx(before + meter.peak_bytes, rel=0.1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("settings", [{"norm": "layer"}, {"norm": "batch"}, {"residual": True}], ids=str)
+@pytest.mark.parametrize("kind", MODELS)
+def test_norms_and_residuals_are_estimated(kind: str, settings: dict[str, object], dtype: torch.dtype) -> None:
+    if kind == "mlp" and "residual" in settings:
+        pytest.skip("there are none")
+    model, full_batch = make_model(kind, (20, 32, 7), **settings).to(dtype), FULL_BATCHES["wide"]
+    estimate = estimate_memory(model, full_batch.blocks)
+    assert estimate.peak == pytest.approx(measured_bytes(model, full_batch, accumulates=True), rel=0.02)
+
+
 @pytest.mark.parametrize("projects_first", [True, False])
 def test_residuals_and_dropout_of_attention_are_estimated(projects_first: bool) -> None:
     widths = (100, 8, 4) if projects_first else (20, 16, 30)
@@ -126,9 +137,10 @@ def test_cuda_rounds_up() -> None:
 
 
 @pytest.mark.parametrize("layer_index", [0, 1, 2])
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_estimate_of_inference_is_what_a_layer_takes(kind: str, layer_index: int) -> None:
-    model = make_model(kind, (30, 16, 5)).eval()
+def test_the_estimate_of_inference_is_what_a_layer_takes(kind: str, norm: str, layer_index: int) -> None:
+    model = make_model(kind, (30, 16, 5), norm=norm).eval()
     block = FULL_BATCHES["wide"].blocks[layer_index]
     x = torch.randn(block.num_src, model.widths[layer_index])
     with torch.no_grad(), PeakMemory() as meter:

@@ -67,9 +67,9 @@ class BatchStatistics:
         )
         of_weight, of_bias = torch.zeros_like(mean), torch.zeros_like(mean)
         for x, of_result in row_chunks(CHUNK_ELEMENTS, rows, gradient):
-            of_result = of_result.double()
-            of_bias += of_result.sum(0)
-            of_weight += of_result.mul_(x.double().sub_(mean)).sum(0)
+            of_bias += of_result.sum(0, dtype=torch.float64)
+            # The mean is in float64, and so is the difference: a new tensor.
+            of_weight += (x - mean).mul_(of_result).sum(0)
         of_weight *= inverse_deviation
         _add_gradient(self._norm.weight, of_weight)
         _add_gradient(self._norm.bias, of_bias)
@@ -77,7 +77,7 @@ class BatchStatistics:
         share = 1 / rows.shape[0] if self._uses_batch else 0.0
         slope, offset = of_weight * inverse_deviation * share, of_bias * share
         for x, of_result in row_chunks(CHUNK_ELEMENTS, rows, gradient):
-            of_rows = of_result - offset - x.double().sub_(mean).mul_(slope)
+            of_rows = (mean - x).mul_(slope).add_(of_result).sub_(offset)
             of_result.copy_(of_rows.mul_(scale))
 
     def _scale(self, device: torch.device) -> Tensor:
