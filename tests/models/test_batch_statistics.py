@@ -20,7 +20,7 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_statistics, "CHUNK_ELEMENTS", 64 * CHANNELS)
+    monkeypatch.setitem(batch_statistics.CHUNK_ELEMENTS, "cpu", 64 * CHANNELS)
 
 
 def make_norms(dtype: torch.dtype = torch.float64, **settings: object) -> tuple[BatchNorm, torch.nn.BatchNorm1d]:

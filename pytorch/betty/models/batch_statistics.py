@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from betty.models.chunks import row_chunks
+from betty.models.chunks import SERIAL_ELEMENTS, row_chunks
 from betty.models.norms import BatchNorm
 
-CHUNK_ELEMENTS = 1 << 18
-"""Of the rows that are looked at in one piece: a temporary takes 2 MiB."""
+CHUNK_ELEMENTS = {"cpu": SERIAL_ELEMENTS // 2, "cuda": 1 << 20}
+"""Of the rows that are looked at in one piece, by device.
+
+On the CPU few enough that PyTorch starts no threads: beside other processes that took 80 times as long.
+"""
 
 
 class BatchStatistics:
@@ -66,7 +69,7 @@ class BatchStatistics:
             tensor.to(rows.device) for tensor in (self._mean, self._inverse_deviation, self._scale(rows.device))
         )
         of_weight, of_bias = torch.zeros_like(mean), torch.zeros_like(mean)
-        for x, of_result in row_chunks(CHUNK_ELEMENTS, rows, gradient):
+        for x, of_result in row_chunks(CHUNK_ELEMENTS[rows.device.type], rows, gradient):
             of_bias += of_result.sum(0, dtype=torch.float64)
             # The mean is in float64, and so is the difference: a new tensor.
             of_weight += (x - mean).mul_(of_result).sum(0)
@@ -76,7 +79,7 @@ class BatchStatistics:
         # Mean and deviation depend on the rows, too, unless they are what is remembered.
         share = 1 / rows.shape[0] if self._uses_batch else 0.0
         slope, offset = of_weight * inverse_deviation * share, of_bias * share
-        for x, of_result in row_chunks(CHUNK_ELEMENTS, rows, gradient):
+        for x, of_result in row_chunks(CHUNK_ELEMENTS[rows.device.type], rows, gradient):
             of_rows = (mean - x).mul_(slope).add_(of_result).sub_(offset)
             of_result.copy_(of_rows.mul_(scale))
 
@@ -94,7 +97,7 @@ def _mean_and_variance(rows: Tensor) -> tuple[Tensor, Tensor]:
     """
     mean, squares = torch.zeros(2, rows.shape[1], dtype=torch.float64, device=rows.device)
     seen = 0
-    for (chunk,) in row_chunks(CHUNK_ELEMENTS, rows):
+    for (chunk,) in row_chunks(CHUNK_ELEMENTS[rows.device.type], rows):
         new = chunk.shape[0]
         chunk_variance, chunk_mean = torch.var_mean(chunk.double(), 0, correction=0)
         difference = chunk_mean - mean
