@@ -16,6 +16,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import embedding_bag
 
 from betty.blocks import Block, index_dtype
+from betty.cost.work import Operations, Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.attention import edge_destinations, edges_by_source
 from betty.models.autocast import float32_backward, float32_forward
@@ -122,6 +123,29 @@ def attend_and_project_memory(
                     tape.touch("backward", block.num_dst + block.num_src, columns)
     tape.waiting.append(of_attention)
     tape.free(before, *saved)
+
+
+def attend_work(block: Block, num_heads: int, channels: int) -> Work:
+    """What :func:`attend` computes."""
+    edges = block.num_edges * num_heads * channels
+    calls = Operations(call=5 * num_heads)
+    forward = calls + Operations(weigh=edges) + new_tensor(block.num_dst, num_heads, channels)
+    backward = Operations(weigh=2 * edges, transpose=block.num_edges)
+    return Work(forward, calls + backward + new_tensor(block.num_src, num_heads, channels))
+
+
+def attend_and_project_work(
+    block: Block, in_channels: int, num_heads: int, out_channels: int, needs_gradient: bool
+) -> Work:
+    """What :func:`attend_and_project` computes."""
+    edges = block.num_edges * num_heads * in_channels
+    product = 2 * block.num_dst * num_heads * in_channels * out_channels
+    calls, sums = Operations(call=8 * num_heads), new_tensor(num_heads, block.num_dst, in_channels)
+    forward = calls + Operations(weigh=edges, multiply=product) + sums
+    backward = calls + Operations(weigh=2 * edges, multiply=2 * product, transpose=block.num_edges) + sums + sums
+    if needs_gradient:
+        backward += Operations(weigh=edges, multiply=product) + new_tensor(block.num_src, in_channels)
+    return Work(forward, backward)
 
 
 def _edge_dots_memory(tape: Tape, block: Block) -> None:
