@@ -4,8 +4,8 @@ from betty.lazy_package import offer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from betty.cost.speed import Speed
     from betty.cost.measured_speed import measured_speed
+    from betty.cost.speed import Speed
     from betty.cost.stored_speed import stored_speed
     from betty.cost.work import Operations, Work
     from betty.cost.work_of import work_of

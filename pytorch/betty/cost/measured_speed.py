@@ -15,6 +15,9 @@ from betty.cost.work import Operations
 REPETITIONS = 4
 STEPS_PER_DOUBLING = 4
 
+LEAST_SHARE = 0.25
+"""Of a probe's time for what it looks for: others were slower when they were measured where less is left."""
+
 
 def measured_speed(device: torch.device) -> Speed:
     """Time a kernel of every kind, in a second in all on two cores of the CPU.
@@ -80,7 +83,7 @@ def _with_kind(known: Operations, kind: str, operations: Operations, seconds: fl
         seconds: the time.
     """
     amount = getattr(operations, kind)
-    left = seconds - known.dot_product(operations)
+    left = max(seconds - known.dot_product(operations), LEAST_SHARE * seconds)
     return _replaced(known, kind, rounded(left / amount) if amount else 0.0)
 
 

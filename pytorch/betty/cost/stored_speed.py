@@ -45,7 +45,7 @@ def _made_from(device: torch.device) -> dict[str, object]:
     on_cuda = device.type == "cuda"
     name = torch.cuda.get_device_name(device) if on_cuda else device.type
     threads = torch.get_num_threads()
-    return {"format_version": FORMAT_VERSION, "device": name, "num_threads": threads, "torch": torch.__version__}
+    return {"format_version": FORMAT_VERSION, "device": name, "num_threads": threads, "torch": str(torch.__version__)}
 
 
 def _load(path: Path, made_from: dict[str, object]) -> Speed | None:
