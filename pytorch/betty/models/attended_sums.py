@@ -29,6 +29,9 @@ The C library asks the kernel for new pages for every tensor of more than 32 MiB
 With 187,000 sources 16 columns took as long as 32, and all 128 at once a tenth more.
 """
 
+EDGE_CHANNELS = 16
+"""Channels that take as long as what is done for an edge and a head whatever their number."""
+
 with warnings.catch_warnings():
     # PyTorch says at the first such tensor, and never again, that they are in beta.
     warnings.simplefilter("ignore")
@@ -127,7 +130,7 @@ def attend_and_project_memory(
 
 def attend_work(block: Block, num_heads: int, channels: int) -> Work:
     """What :func:`attend` computes."""
-    edges = block.num_edges * num_heads * channels
+    edges = block.num_edges * num_heads * (channels + EDGE_CHANNELS)
     calls = Operations(call=5 * num_heads)
     forward = calls + Operations(weigh=edges) + new_tensor(block.num_dst, num_heads, channels)
     backward = Operations(weigh=2 * edges, transpose=block.num_edges)
@@ -138,7 +141,7 @@ def attend_and_project_work(
     block: Block, in_channels: int, num_heads: int, out_channels: int, needs_gradient: bool
 ) -> Work:
     """What :func:`attend_and_project` computes."""
-    edges = block.num_edges * num_heads * in_channels
+    edges = block.num_edges * num_heads * (in_channels + EDGE_CHANNELS)
     product = 2 * block.num_dst * num_heads * in_channels * out_channels
     calls, sums = Operations(call=8 * num_heads), new_tensor(num_heads, block.num_dst, in_channels)
     forward = calls + Operations(weigh=edges, multiply=product) + sums
