@@ -131,10 +131,10 @@ def attend_and_project_memory(
 def attend_work(block: Block, num_heads: int, channels: int) -> Work:
     """What :func:`attend` computes."""
     edges = block.num_edges * num_heads * (channels + EDGE_CHANNELS)
-    calls = Operations(call=5 * num_heads)
-    forward = calls + Operations(weigh=edges) + new_tensor(block.num_dst, num_heads, channels)
-    backward = Operations(weigh=2 * edges, transpose=block.num_edges)
-    return Work(forward, calls + backward + new_tensor(block.num_src, num_heads, channels))
+    forward = _of_heads(num_heads, new_tensor(block.num_dst, channels)) + new_tensor(block.num_dst, num_heads, channels)
+    backward = _of_heads(num_heads, new_tensor(block.num_src, channels))
+    backward += new_tensor(block.num_src, num_heads, channels)
+    return Work(forward + Operations(weigh=edges), backward + Operations(weigh=2 * edges, transpose=block.num_edges))
 
 
 def attend_and_project_work(
@@ -143,12 +143,18 @@ def attend_and_project_work(
     """What :func:`attend_and_project` computes."""
     edges = block.num_edges * num_heads * (in_channels + EDGE_CHANNELS)
     product = 2 * block.num_dst * num_heads * in_channels * out_channels
-    calls, sums = Operations(call=8 * num_heads), new_tensor(num_heads, block.num_dst, in_channels)
-    forward = calls + Operations(weigh=edges, multiply=product) + sums
-    backward = calls + Operations(weigh=2 * edges, multiply=2 * product, transpose=block.num_edges) + sums + sums
+    sums = _of_heads(num_heads, new_tensor(block.num_dst, in_channels))
+    forward = sums + Operations(weigh=edges, multiply=product)
+    backward = sums + sums + Operations(weigh=2 * edges, multiply=2 * product, transpose=block.num_edges)
     if needs_gradient:
-        backward += Operations(weigh=edges, multiply=product) + new_tensor(block.num_src, in_channels)
+        added = Operations(weigh=edges, multiply=product, stream=2 * num_heads * block.num_src * in_channels)
+        backward += added + new_tensor(block.num_src, in_channels)
     return Work(forward, backward)
+
+
+def _of_heads(num_heads: int, of_head: Operations) -> Operations:
+    """What is done for one head after the other, in tensors of its own, with the calls around it."""
+    return sum(num_heads * [of_head + Operations(call=5)], start=Operations())
 
 
 def _edge_dots_memory(tape: Tape, block: Block) -> None:
