@@ -12,7 +12,7 @@ from betty.cost.probes import Probe, probes
 from betty.cost.speed import Speed
 from betty.cost.work import Operations
 
-REPETITIONS = 4
+REPETITIONS = 3
 STEPS_PER_DOUBLING = 4
 
 LEAST_SHARE = 0.25

@@ -71,12 +71,12 @@ def _calls_and_streams(device: torch.device) -> Iterator[Probe]:
             few.index_select(0, few[0].long())
 
     yield Probe("call", Work(Operations(call=3 * num_calls)), call_often)
-    rows = torch.zeros(NUM_SOURCES, CHANNELS, device=device)
-    result = torch.empty_like(rows)
-    stream = Operations(call=1, stream=2 * rows.numel())
+    size = FRESH_BYTES // ITEM_BYTES
+    # As large as the tensors that take the most time, which no core's cache holds.
+    rows, result = torch.zeros(2, size, device=device)
+    stream = Operations(call=1, stream=2 * size)
     yield Probe("stream", Work(stream), lambda: torch.add(rows, 1, out=result))
-    size = 2 * FRESH_BYTES // ITEM_BYTES
-    yield Probe("fresh", Work(new_tensor(size)), lambda: torch.zeros(size, device=device))
+    yield Probe("fresh", Work(new_tensor(2 * size)), lambda: torch.zeros(2 * size, device=device))
 
 
 def _dense_layers(x: Tensor, block: Block) -> Iterator[Probe]:

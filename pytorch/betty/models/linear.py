@@ -103,8 +103,9 @@ def linear_memory(
 
 def linear_work(num_rows: int, in_channels: int, out_channels: int, needs_gradient: bool) -> Work:
     """What ``x @ weight.T`` computes, and backward the gradients of the weight and, where it is needed, of ``x``."""
-    product = Operations(multiply=2 * num_rows * in_channels * out_channels, stream=num_rows * in_channels)
-    forward, backward = product + new_tensor(num_rows, out_channels), product
+    product = Operations(multiply=2 * num_rows * in_channels * out_channels)
+    forward = product + Operations(stream=num_rows * in_channels) + new_tensor(num_rows, out_channels)
+    backward = product + Operations(call=1, stream=num_rows * (in_channels + out_channels))
     if needs_gradient:
-        backward += product + new_tensor(num_rows, in_channels)
+        backward += product + Operations(stream=num_rows * out_channels) + new_tensor(num_rows, in_channels)
     return Work(forward, backward)
