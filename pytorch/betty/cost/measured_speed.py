@@ -15,12 +15,15 @@ from betty.cost.work import Operations
 REPETITIONS = 3
 STEPS_PER_DOUBLING = 4
 
+HOPELESS = 3
+"""How many times longer than one alone threads take where there is no use in trying again."""
+
 LEAST_SHARE = 0.25
 """Of a probe's time for what it looks for: others were slower when they were measured where less is left."""
 
 
 def measured_speed(device: torch.device) -> Speed:
-    """Time a kernel of every kind, in a second in all on two cores of the CPU.
+    """Time a kernel of every kind: a second in all on two idle cores of the CPU, several beside other programs.
 
     What a probe takes for other kinds of operations, which were measured before, is subtracted. Seconds are rounded to
     powers of the fourth root of 2, so that another measurement mostly finds the same. Random numbers of PyTorch are
@@ -57,15 +60,39 @@ def _backward_of(probe: Probe) -> Callable[[], object]:
 
 
 def _best_seconds(run: Callable[[], object], device: torch.device) -> float:
-    """The least of several times, after a run that does not count."""
-    times = []
+    """The least of several times; the first run is there to warm up.
+
+    On the CPU one thread has its turn first, whose own time other programs hardly change. All threads count where they
+    take less: beside other programs they wait for each other, for a hundred times as long as there is work to do.
+    """
+    if device.type == "cuda":
+        return _least_seconds(run, time.perf_counter, device)
+    num_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        of_one_thread = _least_seconds(run, time.thread_time, device)
+    finally:
+        torch.set_num_threads(num_threads)
+    if num_threads == 1:
+        return of_one_thread
+    return min(of_one_thread, _least_seconds(run, time.perf_counter, device, HOPELESS * of_one_thread))
+
+
+def _least_seconds(
+    run: Callable[[], object], clock: Callable[[], float], device: torch.device, hopeless: float = math.inf
+) -> float:
+    """The least of some times by a clock; there are no more once one was hopeless."""
+    least = math.inf
     for _ in range(1 + REPETITIONS):
         _finish(device)
-        start = time.perf_counter()
+        start = clock()
         run()
         _finish(device)
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+        seconds = clock() - start
+        least = min(least, seconds)
+        if seconds > hopeless:
+            break
+    return least
 
 
 def _finish(device: torch.device) -> None:

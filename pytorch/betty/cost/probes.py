@@ -21,10 +21,10 @@ from betty.models.neighbour_reduction import sum_neighbours, sum_work, transpose
 
 CHANNELS = 64
 NUM_SOURCES = 40_000
-NUM_DESTINATIONS = 8_000
-NUM_EDGES = 80_000
+NUM_DESTINATIONS = 5_000
+NUM_EDGES = 50_000
 NUM_HEADS = 4
-LSTM_EDGES = 16_000
+LSTM_EDGES = 8_000
 """Fewer, because an edge takes an LSTM longer than all others."""
 
 
