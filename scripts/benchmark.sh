@@ -11,6 +11,7 @@
 #                its parts are memory_estimates, memory_budgets and memory_lstm
 #   partition_quality, partition_cost, partition_budgets, partition_epochs, partition_large
 #                partitioning methods against REG and the figures to reach; see benchmark_partition.sh
+#   layer_costs  estimated seconds of layers against measured ones (some minutes)
 #   meter        what measuring peak memory does to the time of a step
 #   large        time and memory of synthetic-products
 #   own_file     memory that loading an own .npz file takes
@@ -26,7 +27,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-SECTIONS=(accuracy partitions hubs splitting kernels epochs memory meter large own_file picture
+SECTIONS=(accuracy partitions hubs splitting kernels epochs memory layer_costs meter large own_file picture
     partition_quality partition_cost partition_budgets partition_epochs partition_large
     hostile hostile_cost)
 [ $# -gt 0 ] && SECTIONS=("$@")

@@ -13,12 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from betty.blocks import Block
+from betty.cost.work import Operations, Work, new_tensor
 from betty.errors import BettyError
 from betty.memory.tape import Held, Tape
 from betty.models.linear import Linear
-from betty.models.lstm_aggregation import last_lstm_states, lstm_memory
-from betty.models.neighbour_maximum import max_neighbours, maximum_memory
-from betty.models.neighbour_reduction import destination_rows, destination_rows_memory, sum_memory, sum_neighbours
+from betty.models.lstm_aggregation import last_lstm_states, lstm_memory, lstm_work
+from betty.models.neighbour_maximum import max_neighbours, maximum_memory, maximum_work
+from betty.models.neighbour_reduction import (
+    destination_rows,
+    destination_rows_memory,
+    destination_rows_work,
+    sum_memory,
+    sum_neighbours,
+    sum_work,
+)
 
 
 class Aggregator(ABC):
@@ -69,6 +77,17 @@ class Aggregator(ABC):
             needs_gradient: whether the input needs one.
         """
 
+    @abstractmethod
+    def work(self, layers: nn.Module, block: Block, channels: int, needs_gradient: bool) -> Work:
+        """What the aggregation computes.
+
+        Args:
+            layers: as above.
+            block: the layer's block, of which only the degrees and the numbers of nodes count.
+            channels: of the input.
+            needs_gradient: whether the input needs one.
+        """
+
 
 class Sum(Aggregator):
     """The sum over the neighbours."""
@@ -82,6 +101,9 @@ class Sum(Aggregator):
         self, layers: nn.Module, tape: Tape, block: Block, x: Held, channels: int, needs_gradient: bool
     ) -> AbstractContextManager[Held]:
         return sum_memory(tape, block, channels, needs_gradient)
+
+    def work(self, layers: nn.Module, block: Block, channels: int, needs_gradient: bool) -> Work:
+        return sum_work(block, channels, needs_gradient)
 
 
 class Mean(Aggregator):
@@ -102,6 +124,9 @@ class Mean(Aggregator):
             _division_memory(tape, block, channels, needs_gradient),
         ):
             yield result
+
+    def work(self, layers: nn.Module, block: Block, channels: int, needs_gradient: bool) -> Work:
+        return sum_work(block, channels, needs_gradient) + _division_work(block, channels, needs_gradient)
 
 
 class GCN(Aggregator):
@@ -126,6 +151,12 @@ class GCN(Aggregator):
             of_own = destination_rows_memory(tape, of_own, block.num_dst)
         tape.free(*of_own)
 
+    def work(self, layers: nn.Module, block: Block, channels: int, needs_gradient: bool) -> Work:
+        of_own = destination_rows_work(block.num_dst, channels, needs_gradient)
+        sums = sum_work(block, channels, needs_gradient)
+        added = Work(Operations(call=1, stream=2 * block.num_dst * channels))
+        return sums + added + _division_work(block, channels, needs_gradient) + of_own
+
 
 @contextmanager
 def _division_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) -> Iterator[None]:
@@ -139,6 +170,11 @@ def _division_memory(tape: Tape, block: Block, channels: int, needs_gradient: bo
     yield
     tape.replace_gradient(block.num_dst, channels)
     tape.free(degrees)
+
+
+def _division_work(block: Block, channels: int, needs_gradient: bool) -> Work:
+    forward = Operations(call=4, stream=2 * block.num_dst * channels)
+    return Work(forward, new_tensor(block.num_dst, channels)) if needs_gradient else Work(forward)
 
 
 class Pool(Aggregator):
@@ -167,6 +203,11 @@ class Pool(Aggregator):
             tape.replace_gradient(block.num_dst, channels)
             tape.free(saved)
 
+    def work(self, layers: nn.Module, block: Block, channels: int, needs_gradient: bool) -> Work:
+        rectified = new_tensor(block.num_dst, channels)
+        pooled = layers.fc_pool.work(block.num_src, needs_gradient) + maximum_work(block, channels)
+        return pooled + Work(rectified, rectified)
+
 
 class LSTM(Aggregator):
     """The last state of an LSTM that reads the neighbours in the order of edges (the same paper, section 3.3)."""
@@ -183,6 +224,9 @@ class LSTM(Aggregator):
         self, layers: nn.Module, tape: Tape, block: Block, x: Held, channels: int, needs_gradient: bool
     ) -> AbstractContextManager[Held]:
         return lstm_memory(tape, block, x, layers.lstm, needs_gradient)
+
+    def work(self, layers: nn.Module, block: Block, channels: int, needs_gradient: bool) -> Work:
+        return lstm_work(block, layers.lstm, needs_gradient)
 
 
 AGGREGATORS: dict[str, type[Aggregator]] = {"mean": Mean, "sum": Sum, "gcn": GCN, "pool": Pool, "lstm": LSTM}

@@ -16,6 +16,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import embedding_bag
 
 from betty.blocks import Block, index_dtype
+from betty.cost.work import Operations, Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.attention import edge_destinations, edges_by_source
 from betty.models.autocast import float32_backward, float32_forward
@@ -27,6 +28,9 @@ PIECE_COLUMNS = 32
 The C library asks the kernel for new pages for every tensor of more than 32 MiB, which takes longer than to fill it.
 With 187,000 sources 16 columns took as long as 32, and all 128 at once a tenth more.
 """
+
+EDGE_CHANNELS = 16
+"""Channels that take as long as what is done for an edge and a head whatever their number."""
 
 with warnings.catch_warnings():
     # PyTorch says at the first such tensor, and never again, that they are in beta.
@@ -122,6 +126,35 @@ def attend_and_project_memory(
                     tape.touch("backward", block.num_dst + block.num_src, columns)
     tape.waiting.append(of_attention)
     tape.free(before, *saved)
+
+
+def attend_work(block: Block, num_heads: int, channels: int) -> Work:
+    """What :func:`attend` computes."""
+    edges = block.num_edges * num_heads * (channels + EDGE_CHANNELS)
+    forward = _of_heads(num_heads, new_tensor(block.num_dst, channels)) + new_tensor(block.num_dst, num_heads, channels)
+    backward = _of_heads(num_heads, new_tensor(block.num_src, channels))
+    backward += new_tensor(block.num_src, num_heads, channels)
+    return Work(forward + Operations(weigh=edges), backward + Operations(weigh=2 * edges, transpose=block.num_edges))
+
+
+def attend_and_project_work(
+    block: Block, in_channels: int, num_heads: int, out_channels: int, needs_gradient: bool
+) -> Work:
+    """What :func:`attend_and_project` computes."""
+    edges = block.num_edges * num_heads * (in_channels + EDGE_CHANNELS)
+    product = 2 * block.num_dst * num_heads * in_channels * out_channels
+    sums = _of_heads(num_heads, new_tensor(block.num_dst, in_channels))
+    forward = sums + Operations(weigh=edges, multiply=product)
+    backward = sums + sums + Operations(weigh=2 * edges, multiply=2 * product, transpose=block.num_edges)
+    if needs_gradient:
+        added = Operations(weigh=edges, multiply=product, stream=2 * num_heads * block.num_src * in_channels)
+        backward += added + new_tensor(block.num_src, in_channels)
+    return Work(forward, backward)
+
+
+def _of_heads(num_heads: int, of_head: Operations) -> Operations:
+    """What is done for one head after the other, in tensors of its own, with the calls around it."""
+    return sum(num_heads * [of_head + Operations(call=5)], start=Operations())
 
 
 def _edge_dots_memory(tape: Tape, block: Block) -> None:

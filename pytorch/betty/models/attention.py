@@ -11,8 +11,10 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import embedding_bag, leaky_relu_, linear
 
 from betty.blocks import Block
+from betty.cost.work import Operations, Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.autocast import float32_backward, float32_forward
+from betty.models.linear import linear_work
 from betty.models.neighbour_reduction import transpose, transpose_memory
 
 
@@ -43,6 +45,11 @@ def score_nodes_memory(
     of_scores = tape.waiting.pop()
     tape.touch("backward", num_vectors, channels)
     tape.free(of_scores, x)
+
+
+def score_nodes_work(num_nodes: int, channels: int, num_vectors: int, needs_gradient: bool) -> Work:
+    """What :func:`score_nodes` computes."""
+    return linear_work(num_nodes, channels, num_vectors, needs_gradient)
 
 
 def edge_softmax(block: Block, source_scores: Tensor, destination_scores: Tensor, negative_slope: float) -> Tensor:
@@ -85,6 +92,13 @@ def edge_softmax_memory(tape: Tape, block: Block, num_heads: int) -> Iterator[He
     of_scores = tape.allocate("backward", block.num_src, 2 * num_heads)
     tape.free(of_sources, of_destinations)
     tape.waiting.append(of_scores)
+
+
+def edge_softmax_work(block: Block, num_heads: int) -> Work:
+    """What :func:`edge_softmax` computes."""
+    numbers = new_tensor(block.num_edges, num_heads)
+    edges = Operations(call=12, softmax=block.num_edges * num_heads)
+    return Work(edges + numbers + numbers, edges + numbers + numbers + Operations(transpose=block.num_edges))
 
 
 @contextmanager

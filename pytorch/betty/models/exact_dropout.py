@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
+from betty.cost.work import Operations, Work, new_tensor
 from betty.errors import BettyError
 from betty.memory.tape import Held, Tape
 from betty.models.chunks import SERIAL_ELEMENTS, row_chunks
@@ -105,6 +106,10 @@ class Dropout(nn.Module, ABC):
     def memory(self, tape: Tape, num_rows: int, channels: int) -> AbstractContextManager[Held]:
         """What :meth:`drop` takes, see :class:`~betty.memory.tape.Tape`."""
 
+    @abstractmethod
+    def work(self, num_rows: int, channels: int) -> Work:
+        """What :meth:`drop` computes."""
+
     def extra_repr(self) -> str:
         return f"probability={self.probability}"
 
@@ -140,6 +145,10 @@ class ExactDropout(Dropout):
         tape.gradient = _drop_memory(tape, "backward", num_rows, channels)
         tape.free(before)
 
+    def work(self, num_rows: int, channels: int) -> Work:
+        dropped = Operations(call=20, dropout=num_rows * channels) + new_tensor(num_rows, channels)
+        return Work(dropped, dropped)
+
 
 class TorchDropout(Dropout):
     """PyTorch's dropout, which draws other masks in every micro-batch that computes a node.
@@ -162,6 +171,10 @@ class TorchDropout(Dropout):
         yield tape.allocate("hidden", num_rows, channels)
         tape.replace_gradient(num_rows, channels)
         tape.free(mask)
+
+    def work(self, num_rows: int, channels: int) -> Work:
+        written = new_tensor(num_rows, channels)
+        return Work(Operations(draw=num_rows * channels) + written + written, written)
 
 
 DROPOUT_MODES: dict[str, type[Dropout]] = {"exact": ExactDropout, "torch": TorchDropout}

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from betty.blocks import Block
+from betty.cost.work import Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.gat_conv import GATConv
 from betty.models.layered_model import LayeredModel
@@ -83,3 +84,7 @@ class _AveragedHeads(GATConv):
             tape.free(heads)
             yield result
             tape.replace_gradient(block.num_dst, self.num_heads, self.out_feats)
+
+    def work(self, block: Block, needs_gradient: bool) -> Work:
+        heads = new_tensor(block.num_dst, self.num_heads, self.out_feats)
+        return super().work(block, needs_gradient) + Work(heads, heads)

@@ -10,20 +10,30 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from betty.blocks import Block
+from betty.cost.work import Operations, Work, new_tensor
 from betty.errors import BettyError
 from betty.memory.tape import Held, Tape
-from betty.models.attended_sums import attend, attend_and_project, attend_and_project_memory, attend_memory
+from betty.models.attended_sums import (
+    attend,
+    attend_and_project,
+    attend_and_project_memory,
+    attend_and_project_work,
+    attend_memory,
+    attend_work,
+)
 from betty.models.attention import (
     edge_destinations,
     edge_ids_memory,
     edge_softmax,
     edge_softmax_memory,
+    edge_softmax_work,
     score_nodes,
     score_nodes_memory,
+    score_nodes_work,
 )
 from betty.models.exact_dropout import make_dropout
-from betty.models.linear import linear_memory
-from betty.models.neighbour_reduction import destination_rows, destination_rows_memory
+from betty.models.linear import linear_memory, linear_work
+from betty.models.neighbour_reduction import destination_rows, destination_rows_memory, destination_rows_work
 
 
 class GATConv(nn.Module):
@@ -214,6 +224,27 @@ class GATConv(nn.Module):
         dropped = steps.enter_context(self.attn_drop.memory(tape, block.num_edges, self.num_heads))
         tape.free(attention)
         return dropped
+
+    def work(self, block: Block, needs_gradient: bool) -> Work:
+        """What the layer computes in training, from the block's numbers of nodes and edges."""
+        heads, width = self.num_heads, self.num_heads * self.out_feats
+        work = score_nodes_work(block.num_src, self.in_feats, 2 * heads, needs_gradient)
+        work += edge_softmax_work(block, heads)
+        if self.feat_drop.probability > 0:
+            work += self.feat_drop.work(block.num_src, self.in_feats)
+        if self.attn_drop.probability > 0:
+            work += Work(new_tensor(2, block.num_edges, 2)) + self.attn_drop.work(block.num_edges, heads)
+        if self.residual:
+            work += destination_rows_work(block.num_dst, self.in_feats, needs_gradient)
+        if self.res_fc is not None:
+            work += linear_work(block.num_dst, self.in_feats, width, needs_gradient)
+        if self.projects_first:
+            work += linear_work(block.num_src, self.in_feats, width, needs_gradient)
+            work += attend_work(block, heads, self.out_feats)
+        else:
+            work += attend_and_project_work(block, self.in_feats, heads, self.out_feats, needs_gradient)
+        added = Operations(call=2, stream=2 * block.num_dst * width)
+        return work + Work(added, added)
 
     def extra_repr(self) -> str:
         return f"{self.in_feats}, {self.out_feats}, num_heads={self.num_heads}, residual={self.residual}"

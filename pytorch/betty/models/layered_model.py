@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from torch import Tensor, nn, relu
 
 from betty.blocks import Block
+from betty.cost.work import Operations, Work, new_tensor
 from betty.errors import BettyError
 from betty.memory.tape import Held, Tape
 from betty.models.exact_dropout import make_dropout
@@ -148,9 +149,15 @@ class LayeredModel(nn.Module):
             BettyError: the blocks do not fit the layers.
         """
         self._check(blocks)
-        with ExitStack() as layers:
-            for layer_index, block in enumerate(blocks):
-                result = layers.enter_context(self.layer_memory(tape, layer_index, block, x))
+        with self.stage_memory(tape, range(self.num_layers), blocks, x) as result:
+            yield result
+
+    @contextmanager
+    def stage_memory(self, tape: Tape, layers: range, blocks: Sequence[Block], x: Held) -> Iterator[Held]:
+        """The same of some consecutive layers, whose input gets a gradient unless it is the features."""
+        with ExitStack() as stack:
+            for layer_index, block in zip(layers, blocks, strict=True):
+                result = stack.enter_context(self.layer_memory(tape, layer_index, block, x))
                 tape.free(x)
                 x = result
             yield x
@@ -188,3 +195,19 @@ class LayeredModel(nn.Module):
             yield activated
         tape.replace_gradient(*size)
         tape.free(saved)
+
+    def layer_work(self, layer_index: int, block: Block) -> Work:
+        """What :meth:`layer_forward` and its backward compute in training.
+
+        Args:
+            layer_index: 0 is the input layer, whose input needs no gradient.
+            block: of that layer; of it only the degrees and the numbers of nodes count.
+        """
+        work = self.layers[layer_index].work(block, needs_gradient=layer_index > 0)
+        if layer_index == self.num_layers - 1:
+            return work
+        size = (block.num_dst, self.widths[layer_index + 1])
+        activated = new_tensor(*size) + Operations(stream=size[0] * size[1])
+        work += self.norms[layer_index].work(block.num_dst) + Work(activated, activated)
+        dropout = self.dropouts[layer_index]
+        return work + dropout.work(*size) if dropout.probability > 0 else work

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from betty.cost.work import Operations, Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.autocast import float32_backward, float32_forward
 from betty.models.matrix_products import goes_to_onednn, linear, linear_scratch
@@ -44,6 +45,15 @@ class Linear(nn.Linear):
         """
         scratch = linear_scratch(self.in_features, tape.dtype, tape.device_type)
         return linear_memory(tape, x, num_rows, self.weight, needs_gradient, self.bias is not None, kind, scratch)
+
+    def work(self, num_rows: int, needs_gradient: bool) -> Work:
+        """What the layer computes.
+
+        Args:
+            num_rows: of the input.
+            needs_gradient: whether the input needs one.
+        """
+        return linear_work(num_rows, self.in_features, self.out_features, needs_gradient)
 
 
 class _Linear(torch.autograd.Function):
@@ -89,3 +99,13 @@ def linear_memory(
     tape.add_gradient(out_features, in_features)
     tape.add_gradient(out_features * has_bias)
     tape.free(before, x)
+
+
+def linear_work(num_rows: int, in_channels: int, out_channels: int, needs_gradient: bool) -> Work:
+    """What ``x @ weight.T`` computes, and backward the gradients of the weight and, where it is needed, of ``x``."""
+    product = Operations(multiply=2 * num_rows * in_channels * out_channels)
+    forward = product + Operations(stream=num_rows * in_channels) + new_tensor(num_rows, out_channels)
+    backward = product + Operations(call=1, stream=num_rows * (in_channels + out_channels))
+    if needs_gradient:
+        backward += product + Operations(stream=num_rows * out_channels) + new_tensor(num_rows, in_channels)
+    return Work(forward, backward)

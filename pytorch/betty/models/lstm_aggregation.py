@@ -13,9 +13,10 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import pad
 
 from betty.blocks import Block
+from betty.cost.work import Operations, Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.autocast import float32_backward, float32_forward
-from betty.models.linear import linear_memory
+from betty.models.linear import linear_memory, linear_work
 from betty.models.lstm_gates import EdgeGates, Gates, SourceGates
 from betty.models.lstm_kernel import KernelLSTM, kernel_memory, kernel_steps
 from betty.models.matrix_products import linear
@@ -59,6 +60,13 @@ _STEP_CHANNELS = {SourceGates: 10, EdgeGates: 8}
 
 _EDGE_CHANNELS = 9
 """Numbers per edge and channel of a chunk that are alive backward: inputs, gates, cell states, derivatives."""
+
+
+STEP_CALLS = 11
+"""Calls of operations in a step forward."""
+
+STEP_CALLS_BACK = 10
+"""The same backward, what is called once for a chunk aside."""
 
 
 def last_lstm_states(block: Block, x: Tensor, lstm: nn.LSTM) -> Tensor:
@@ -166,6 +174,30 @@ def lstm_memory(tape: Tape, block: Block, x: Held, lstm: nn.LSTM, needs_gradient
         tape.free(before, *saved)
         tape.add_gradient(4 * num_inputs * channels, channels)
         tape.free(of_scaled)
+
+
+def lstm_work(block: Block, lstm: nn.LSTM, needs_gradient: bool) -> Work:
+    """What :func:`last_lstm_states` computes, on the CPU and with gradients."""
+    channels = lstm.hidden_size
+    degrees = descending_degrees(block)
+    bounds = chunk_bounds(degrees, *_chunk_limits(block, channels, "cpu"))
+    num_steps = int(degrees[bounds[:-1]].sum())
+    # Products of the gates with the features and with the hidden states of an edge.
+    product = 2 * block.num_edges * 4 * channels * channels
+    gates = Operations(gate=block.num_edges * channels)
+    result = new_tensor(block.num_dst, channels)
+    kept, of_sources = new_tensor(block.num_edges - degrees.size, channels), new_tensor(block.num_src, channels)
+    recurrence = Work(
+        Operations(call=STEP_CALLS * num_steps) + gates + result + kept,
+        Operations(call=STEP_CALLS_BACK * num_steps) + gates,
+    )
+    if _projects_sources(block):
+        of_edges = Work(
+            Operations(multiply=product), Operations(multiply=3 * product) + new_tensor(block.num_src, 4 * channels)
+        )
+        return linear_work(block.num_src, channels, 4 * channels, needs_gradient) + recurrence + of_edges
+    of_edges = Work(Operations(multiply=2 * product), Operations(multiply=(5 + needs_gradient) * product) + of_sources)
+    return recurrence + of_edges
 
 
 def _logistic_parameters(

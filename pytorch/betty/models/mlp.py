@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from betty.blocks import Block
+from betty.cost.work import Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.layered_model import LayeredModel
 from betty.models.linear import Linear
@@ -53,3 +54,7 @@ class _OwnFeatures(Linear):
         if needs_gradient:
             # The gradient of a slice is as large as what it was cut from.
             tape.replace_gradient(block.num_src, self.in_features)
+
+    def work(self, block: Block, needs_gradient: bool) -> Work:
+        of_slice = Work(backward=new_tensor(block.num_src, self.in_features)) if needs_gradient else Work()
+        return super().work(block.num_dst, needs_gradient) + of_slice

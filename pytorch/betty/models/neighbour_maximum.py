@@ -12,6 +12,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import max_pool2d
 
 from betty.blocks import Block, index_dtype
+from betty.cost.work import Operations, Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.autocast import float32_backward, float32_forward
 from betty.models.chunks import SERIAL_ELEMENTS, row_chunks
@@ -27,6 +28,13 @@ many starts of threads."""
 
 SIMILAR_DEGREE = 0.8
 """Share of the largest degree of a group that the smallest one has at least."""
+
+
+EDGE_CHANNELS = 16
+"""Channels that take as long as it takes to arrange an edge among others."""
+
+MAXIMUM_CALLS = 100
+"""Calls of operations for some ten groups of destinations."""
 
 
 def max_neighbours(block: Block, x: Tensor) -> Tensor:
@@ -53,6 +61,15 @@ def max_neighbours(block: Block, x: Tensor) -> Tensor:
 def maximum_memory(tape: Tape, block: Block, channels: int) -> AbstractContextManager[Held]:
     """What :func:`max_neighbours` takes, see :class:`~betty.memory.tape.Tape`."""
     return _method(block, channels, tape.device_type).memory(tape, block, channels)
+
+
+def maximum_work(block: Block, channels: int) -> Work:
+    """What :func:`max_neighbours` computes; its input always needs a gradient."""
+    result = new_tensor(block.num_dst, channels)
+    # The time of an edge itself is that of some channels.
+    forward = Operations(call=MAXIMUM_CALLS, maximum=block.num_edges * (channels + EDGE_CHANNELS))
+    backward = Operations(maximum=block.num_dst * channels)
+    return Work(forward + result + result, backward + new_tensor(block.num_src, channels))
 
 
 def _method(block: Block, channels: int, device_type: str) -> type[MaximumByPooling | MaximumByBags]:

@@ -13,6 +13,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import embedding_bag
 
 from betty.blocks import Block, index_dtype
+from betty.cost.work import Operations, Work, new_tensor
 from betty.memory.tape import Held, Tape
 from betty.models.autocast import float32_backward, float32_forward
 
@@ -57,6 +58,15 @@ def sum_memory(tape: Tape, block: Block, channels: int, needs_gradient: bool) ->
         _bags_memory(tape, "backward", block)
         tape.free(before)
     tape.free(*lists)
+
+
+def sum_work(block: Block, channels: int, needs_gradient: bool) -> Work:
+    """What :func:`sum_neighbours` computes."""
+    gathered = Operations(sum=block.num_edges * channels)
+    forward = gathered + new_tensor(block.num_dst, channels)
+    if not needs_gradient:
+        return Work(forward)
+    return Work(forward, gathered + new_tensor(block.num_src, channels) + Operations(transpose=block.num_edges))
 
 
 def _bags_memory(tape: Tape, kind: str, block: Block) -> None:
@@ -115,6 +125,11 @@ def destination_rows_memory(tape: Tape, gradient: Held | None, num_dst: int) -> 
         num_dst: how many there are.
     """
     return () if gradient is None else (gradient, tape.allocate("backward", num_dst, dtype=torch.int64))
+
+
+def destination_rows_work(num_dst: int, channels: int, needs_gradient: bool) -> Work:
+    """What :func:`destination_rows` computes: to add up gradients."""
+    return Work(backward=Operations(call=3, stream=3 * num_dst * channels * needs_gradient))
 
 
 def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Tensor]:

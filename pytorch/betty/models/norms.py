@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from betty.cost.work import Operations, Work, new_tensor
 from betty.errors import BettyError
 from betty.memory.tape import Held, Tape
 
@@ -19,6 +20,10 @@ class NoNorm(nn.Identity):
     def memory(self, tape: Tape, x: Held, num_rows: int) -> Iterator[Held]:
         """Nothing; the result is the input."""
         yield tape.share(x)
+
+    def work(self, num_rows: int) -> Work:
+        """Nothing."""
+        return Work()
 
 
 class LayerNorm(nn.LayerNorm):
@@ -41,6 +46,10 @@ class LayerNorm(nn.LayerNorm):
         tape.gradient = tape.allocate("backward", num_rows, channels)
         _weight_gradients_memory(tape, channels)
         tape.free(before, *statistics, x)
+
+    def work(self, num_rows: int) -> Work:
+        """What the norm computes for so many rows."""
+        return _norm_work(num_rows, *self.normalized_shape)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -115,6 +124,16 @@ class BatchNorm(nn.BatchNorm1d):
             tape.touch("backward", num_rows, channels)
         _weight_gradients_memory(tape, channels)
         tape.free(before, *statistics, x)
+
+    def work(self, num_rows: int) -> Work:
+        """What the norm computes for so many rows."""
+        return _norm_work(num_rows, self.num_features)
+
+
+def _norm_work(num_rows: int, channels: int) -> Work:
+    """Rows are read for their statistics and again to be normalized; backward with their gradients beside them."""
+    result, elements = new_tensor(num_rows, channels), num_rows * channels
+    return Work(result + Operations(stream=2 * elements), result + Operations(stream=4 * elements))
 
 
 def _weight_gradients_memory(tape: Tape, channels: int) -> None:

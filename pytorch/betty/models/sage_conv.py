@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from torch import Tensor, nn, zeros
 
 from betty.blocks import Block
+from betty.cost.work import Operations, Work
 from betty.memory.tape import Held, Tape
 from betty.models.aggregators import make_aggregator
 from betty.models.linear import Linear
-from betty.models.neighbour_reduction import destination_rows, destination_rows_memory
+from betty.models.neighbour_reduction import destination_rows, destination_rows_memory, destination_rows_work
 
 
 class SAGEConv(nn.Module):
@@ -142,6 +143,27 @@ class SAGEConv(nn.Module):
                 are_joined = self.residual and self.aggregate.includes_self and needs_gradient
                 joined = tape.allocate("backward", block.num_dst * are_joined, self.in_feats)
             tape.free(joined)
+
+    def work(self, block: Block, needs_gradient: bool) -> Work:
+        """What the layer computes, from the block's degrees and numbers of nodes."""
+        added = Work(Operations(call=1, stream=2 * block.num_dst * self.out_feats))
+        work = self._neighbours_work(block, needs_gradient) + added
+        if not self.aggregate.includes_self:
+            own = destination_rows_work(block.num_dst, self.in_feats, needs_gradient)
+            work += own + self.fc_self.work(block.num_dst, needs_gradient)
+        if self.residual:
+            work += added
+        if self.res_fc is not None:
+            work += self.res_fc.work(block.num_dst, needs_gradient)
+        return work
+
+    def _neighbours_work(self, block: Block, needs_gradient: bool) -> Work:
+        if self.projects_first:
+            projected = self.fc_neigh.work(block.num_src, needs_gradient)
+            return projected + self.aggregate.work(self, block, self.out_feats, True)
+        of_aggregated = needs_gradient or self.aggregate.has_weights
+        aggregated = self.aggregate.work(self, block, self.in_feats, needs_gradient)
+        return aggregated + self.fc_neigh.work(block.num_dst, of_aggregated)
 
     def extra_repr(self) -> str:
         return f"{self.in_feats}, {self.out_feats}, aggregator={type(self.aggregate).__name__.lower()}"
