@@ -127,6 +127,10 @@ class FullBatch:
     def num_edges(self) -> int:
         return sum(block.num_edges for block in self.blocks)
 
+    def of_layers(self, layers: range) -> FullBatch:
+        """The full batch of a stage: its blocks, whose output nodes are the destinations of the last one of them."""
+        return FullBatch(self.blocks[layers.start : layers.stop])
+
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch(FullBatch):
@@ -135,9 +139,12 @@ class MicroBatch(FullBatch):
     Args:
         blocks: one per layer, input layer first.
         weight: its share of the full batch's output nodes; the weights of all micro-batches sum to 1.
+        positions: int64 ``[num_input_nodes]``, where its input nodes stand among the full batch's, its output nodes
+            first; in host memory wherever the blocks are, and ``None`` where it was not cut out of a full batch.
     """
 
     weight: float = 1.0
+    positions: Tensor | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> MicroBatch:
         """The micro-batch on another device."""
@@ -153,7 +160,7 @@ class MicroBatch(FullBatch):
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
         layers = [(change(block.indptr), change(block.indices)) for block in self.blocks]
-        return MicroBatch(chain_blocks(layers, change(self.input_ids)), self.weight)
+        return MicroBatch(chain_blocks(layers, change(self.input_ids)), self.weight, self.positions)
 
 
 def chain_blocks(layers: Sequence[tuple[Tensor, Tensor]], node_ids: Tensor) -> tuple[Block, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,15 +28,16 @@ class LoadedBatch:
 
     Args:
         batch: the blocks.
-        features: ``[num_inputs, num_features]``, of the batch's input nodes.
-        labels: int64 ``[num_outputs]``, of its output nodes.
+        features: ``[num_inputs, channels]``, of its input nodes: the data set's, or what the layers before made.
+        target: of its output nodes: labels, int64 ``[num_outputs]``, or the gradient of the loss with respect to their
+            results, ``[num_outputs, channels]``; ``None`` where nothing but results is asked for.
         prepare_s: seconds that making the blocks took.
         transfer_s: seconds that gathering the features and copying everything to the device took.
     """
 
     batch: MicroBatch
     features: Tensor
-    labels: Tensor
+    target: Tensor | None
     prepare_s: float
     transfer_s: float
 
@@ -44,7 +45,20 @@ class LoadedBatch:
         """Keep the memory of a batch that another stream made until ``stream`` has used it."""
         self.batch.record_stream(stream)
         self.features.record_stream(stream)
-        self.labels.record_stream(stream)
+        if self.target is not None:
+            self.target.record_stream(stream)
+
+
+class Rows(NamedTuple):
+    """Some rows of a tensor that does not belong to a batch.
+
+    Args:
+        values: ``[num_rows, ...]``, in host memory, mapped from a file, or on the device.
+        positions: int64, in host memory.
+    """
+
+    values: Tensor
+    positions: Tensor
 
 
 class DeviceLoader:
@@ -72,19 +86,32 @@ class DeviceLoader:
         return self._features.shape[1]
 
     def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
-        """Bring a batch to the device; what is returned is there already."""
+        """Bring a batch with its features and labels to the device; what is returned is there already."""
+        return self.load_rows(batch, prepare_s, self.features_of(batch), self.labels_of(batch))
+
+    def features_of(self, batch: MicroBatch) -> Rows:
+        """The features of a batch's input nodes."""
+        return Rows(checked_value(self._features), batch.input_ids)
+
+    def labels_of(self, batch: MicroBatch) -> Rows:
+        """The labels of its output nodes."""
+        return Rows(self._labels, batch.output_ids)
+
+    def load_rows(self, batch: MicroBatch, prepare_s: float, features: Rows, target: Rows | None) -> LoadedBatch:
+        """The same with other values for the batch's input and output nodes, see :class:`LoadedBatch`."""
         start = time.perf_counter()
-        features = self._gather(checked_value(self._features), batch.input_ids)
-        labels = self._gather(self._labels, batch.output_ids)
+        selected = [self._gather(features), None if target is None else self._gather(target)]
         if self._stream is None:
-            batch, features, labels = batch.to(self.device), features.to(self.device), labels.to(self.device)
+            batch, selected = (
+                batch.to(self.device),
+                [rows if rows is None else rows.to(self.device) for rows in selected],
+            )
         else:
             with torch.cuda.stream(self._stream):
                 batch = batch.pin_memory().to(self.device, non_blocking=True)
-                features = features.to(self.device, non_blocking=True)
-                labels = labels.to(self.device, non_blocking=True)
+                selected = [rows if rows is None else rows.to(self.device, non_blocking=True) for rows in selected]
             self._stream.synchronize()
-        return LoadedBatch(batch, features, labels, prepare_s, time.perf_counter() - start)
+        return LoadedBatch(batch, *selected, prepare_s, time.perf_counter() - start)
 
     def hand_over(self, loaded: LoadedBatch) -> LoadedBatch:
         """Let the current stream of the calling thread use what :meth:`load` returned in another thread."""
@@ -92,10 +119,13 @@ class DeviceLoader:
             loaded.record_stream(torch.cuda.current_stream(self.device))
         return loaded
 
-    def _gather(self, values: Tensor, ids: Tensor) -> Tensor:
-        shape = (ids.numel(), *values.shape[1:])
-        gathered = torch.empty(shape, dtype=values.dtype, pin_memory=self._stream is not None)
-        return torch.index_select(values, 0, ids, out=gathered)
+    def _gather(self, rows: Rows) -> Tensor:
+        if rows.values.device.type != "cpu":
+            with torch.cuda.stream(self._stream):
+                return rows.values.index_select(0, rows.positions.to(self.device))
+        shape = (rows.positions.numel(), *rows.values.shape[1:])
+        gathered = torch.empty(shape, dtype=rows.values.dtype, pin_memory=self._stream is not None)
+        return torch.index_select(rows.values, 0, rows.positions, out=gathered)
 
 
 def one_ahead(

@@ -84,12 +84,13 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """One micro-batch's (or mini-batch's) share of an epoch: its size in nodes and edges, and its seconds."""
+    """One micro-batch's (or mini-batch's) share of an epoch: its size in nodes and edges, its seconds, its stage."""
 
     output_nodes: int
     input_nodes: int
     edges: int
     compute_s: float
+    stage: int = 0
 
 
 @dataclass(frozen=True)

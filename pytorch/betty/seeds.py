@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from betty.errors import BettyError
 
@@ -65,6 +66,18 @@ def random_state_kept(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(of_python)
         np.random.set_state(of_numpy)
+
+
+def random_state(device: torch.device) -> tuple[Tensor, ...]:
+    """The state of PyTorch's generators on the host and on a device, uint8 each."""
+    return torch.get_rng_state(), *(torch.cuda.get_rng_state(cuda) for cuda in _cuda_devices(device))
+
+
+def set_random_state(device: torch.device, state: tuple[Tensor, ...]) -> None:
+    """Let the generators go on from a state of :func:`random_state`."""
+    torch.set_rng_state(state[0])
+    for cuda, of_cuda in zip(_cuda_devices(device), state[1:], strict=True):
+        torch.cuda.set_rng_state(of_cuda, cuda)
 
 
 def _cuda_devices(device: torch.device) -> list[torch.device]:

@@ -294,12 +294,20 @@ def backward_on_share(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -
     """
     start = time.perf_counter()
     logits = model(loaded.batch.blocks, loaded.features)
-    loss = WholeBatchLoss(nn.CrossEntropyLoss(reduction="sum"), normalizer=num_outputs)(logits, loaded.labels)
+    loss = share_of_loss(logits, loaded.target, num_outputs)
     loss.backward()
-    if loss.is_cuda:
-        torch.cuda.synchronize(loss.device)
     batch = loaded.batch
-    record = BatchRecord(
-        batch.output_ids.numel(), batch.input_ids.numel(), batch.num_edges, time.perf_counter() - start
-    )
-    return loss.detach(), record
+    sizes = (batch.output_ids.numel(), batch.input_ids.numel(), batch.num_edges)
+    return loss.detach(), BatchRecord(*sizes, seconds_since(start, loss.device))
+
+
+def share_of_loss(logits: Tensor, labels: Tensor, num_outputs: int) -> Tensor:
+    """A batch's share of the mean cross entropy of ``num_outputs`` nodes: a scalar."""
+    return WholeBatchLoss(nn.CrossEntropyLoss(reduction="sum"), normalizer=num_outputs)(logits, labels)
+
+
+def seconds_since(start: float, device: torch.device) -> float:
+    """Seconds from a time of ``time.perf_counter`` until a device has computed what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start

@@ -11,7 +11,7 @@ from torch.optim import Adam, Optimizer
 from betty import GAT, FullBatch, GraphSAGE, MicroBatch, PeakMemory
 from betty.blocks import chain_blocks
 from betty.datasets import Dataset
-from betty.device_loader import DeviceLoader, LoadedBatch
+from betty.device_loader import DeviceLoader, LoadedBatch, Rows
 from betty.memory.live_bytes import storage_bytes
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none
 from betty.micro_batch_train.trainer import accumulate_gradients
@@ -43,10 +43,10 @@ def experienced_optimizer(model: LayeredModel) -> Optimizer:
 class CopyingLoader(DeviceLoader):
     """Copies blocks even on the CPU, as to another device: NumPy made them, whose memory the meter does not see."""
 
-    def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
+    def load_rows(self, batch: MicroBatch, prepare_s: float, features: Rows, target: Rows | None) -> LoadedBatch:
         layers = [(block.indptr.clone(), block.indices.clone()) for block in batch.blocks]
-        copied = MicroBatch(chain_blocks(layers, batch.input_ids.clone()), batch.weight)
-        return super().load(copied, prepare_s)
+        copied = MicroBatch(chain_blocks(layers, batch.input_ids.clone()), batch.weight, batch.positions)
+        return super().load_rows(copied, prepare_s, features, target)
 
 
 def loader_of(dataset: Dataset) -> DeviceLoader:
@@ -57,7 +57,7 @@ def loaded_bytes(loaded: LoadedBatch) -> int:
     """Bytes of a micro-batch with its features and labels."""
     blocks = loaded.batch.blocks
     tensors = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_ids)]
-    return storage_bytes([*tensors, loaded.features, loaded.labels])
+    return storage_bytes([*tensors, loaded.features, loaded.target])
 
 
 def micro_batch_peak(model: LayeredModel, loaded: LoadedBatch, num_outputs: int, accumulates: bool) -> int:

@@ -117,7 +117,7 @@ def test_loader_yields_what_split_makes_with_its_features_and_labels() -> None:
     for loaded, micro_batch in zip(loader, expected, strict=True):
         assert edges_by_global_id(loaded.batch) == edges_by_global_id(micro_batch)
         assert torch.equal(loaded.features, features[micro_batch.input_ids])
-        assert torch.equal(loaded.labels, labels[micro_batch.output_ids])
+        assert torch.equal(loaded.target, labels[micro_batch.output_ids])
         assert loaded.prepare_s > 0
         assert loaded.transfer_s > 0
 

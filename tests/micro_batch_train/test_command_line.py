@@ -22,8 +22,7 @@ from betty.datasets import load_dataset
 from betty.errors import BettyError
 from betty.full_batch.command_line import main as store_full_batches
 from betty.memory import size_text
-from betty.micro_batch_train import locality_order
-from betty.micro_batch_train import trainer as trainer_module
+from betty.micro_batch_train import locality_order, stage_training
 from betty.micro_batch_train.command_line import main as train_by_micro_batches
 from betty.micro_batch_train.planner import BudgetPartitioning
 from betty.micro_batch_train.trainer import MicroBatchTrainer, Partitioning
@@ -439,14 +438,14 @@ def test_what_a_shortage_taught_is_known_when_the_run_is_resumed(
     data_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: list[str], method: str
 ) -> None:
     flags = [*amount, "--selection-method", method, "--num-epochs", "4"]
-    train_epoch, train_one = MicroBatchTrainer.train_epoch, trainer_module._train
+    train_epoch, share_of_loss = MicroBatchTrainer.train_epoch, stage_training.share_of_loss
     at = {"epoch": 0, "trained": 0, "broken off in": None}
 
     def short_of_memory_in_the_second_epoch(*arguments):
         at["trained"] += 1
         if at["epoch"] == 1 and at["trained"] == 2:
             raise MemoryError
-        return train_one(*arguments)
+        return share_of_loss(*arguments)
 
     def noting_the_epoch(trainer: MicroBatchTrainer, model, optimizer, run: int, epoch: int):
         at.update(epoch=epoch, trained=0)
@@ -454,7 +453,7 @@ def test_what_a_shortage_taught_is_known_when_the_run_is_resumed(
             raise BettyError("broken off")
         return train_epoch(trainer, model, optimizer, run, epoch)
 
-    monkeypatch.setattr(trainer_module, "_train", short_of_memory_in_the_second_epoch)
+    monkeypatch.setattr(stage_training, "share_of_loss", short_of_memory_in_the_second_epoch)
     monkeypatch.setattr(MicroBatchTrainer, "train_epoch", noting_the_epoch)
     whole = train(own_store(data_flags, tmp_path / "one"), tmp_path / "whole", *flags)
     with safe_open(tmp_path / "whole" / "checkpoint.safetensors", framework="pt") as checkpoint:

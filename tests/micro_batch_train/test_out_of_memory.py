@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from betty import BettyError, Block, FullBatch, GraphSAGE, MicroBatch, dropout_key, partition
-from betty.device_loader import DeviceLoader, LoadedBatch
+from betty.device_loader import DeviceLoader, LoadedBatch, Rows
 from betty.micro_batch_train.cutting import MicroBatchCutter
 from betty.micro_batch_train.memory_watch import MemoryWatch
 from betty.micro_batch_train.out_of_memory import all_gradients_or_none, let_go
@@ -123,9 +123,9 @@ class FragileLoader(DeviceLoader):
         self.loaded_features: list[weakref.ref[torch.Tensor]] = []
         self.most_alive = 0
 
-    def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
+    def load_rows(self, batch: MicroBatch, prepare_s: float, features: Rows, target: Rows | None) -> LoadedBatch:
         self.before_load("load", batch.output_ids.tolist())
-        loaded = super().load(batch, prepare_s)
+        loaded = super().load_rows(batch, prepare_s, features, target)
         self.loaded.append(weakref.ref(loaded))
         self.loaded_features.append(weakref.ref(loaded.features))
         self.most_alive = max(self.most_alive, sum(reference() is not None for reference in self.loaded))

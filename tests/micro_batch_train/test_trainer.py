@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from betty import GAT, Block, FullBatch, GraphSAGE, MicroBatch, dropout_key
-from betty.device_loader import DeviceLoader, LoadedBatch
+from betty.device_loader import DeviceLoader, LoadedBatch, Rows
 from betty.micro_batch_train import graph_partitioner
 from betty.micro_batch_train.graph_partitioner import METHODS, partition
 from betty.micro_batch_train.memory_watch import MemoryWatch
@@ -230,9 +230,9 @@ class CountingLoader(DeviceLoader):
         super().__init__(*data)
         self.alive, self.at_start = [0], []
 
-    def load(self, batch: MicroBatch, prepare_s: float) -> LoadedBatch:
+    def load_rows(self, batch: MicroBatch, prepare_s: float, features: Rows, target: Rows | None) -> LoadedBatch:
         self.at_start.append(self.alive[0])
-        loaded = super().load(batch, prepare_s)
+        loaded = super().load_rows(batch, prepare_s, features, target)
         object.__setattr__(loaded, "slow_to_go", SlowToGo(self.alive))
         return loaded
 

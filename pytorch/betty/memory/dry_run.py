@@ -61,7 +61,7 @@ class DryRun:
         return sum(astuple(self))
 
 
-def dry_run(model: nn.Module, blocks: Sequence[Block], num_features: int) -> DryRun:
+def dry_run(model: nn.Module, blocks: Sequence[Block], num_features: int, layers: range | None = None) -> DryRun:
     """Go through forward, loss and backward of a training step with fake tensors, and note what is alive.
 
     Nothing is computed, no data is read and nothing of the size of the data is allocated; it takes some 0.1 ms an
@@ -73,6 +73,8 @@ def dry_run(model: nn.Module, blocks: Sequence[Block], num_features: int) -> Dry
             ``[num_outputs, num_classes]``.
         blocks: one per layer, input layer first, on any device.
         num_features: channels of the features, whose dtype is that of the model's first floating parameter.
+        layers: of a stage, which the blocks are of, where it is one of several; the channels of what it reads are found
+            by a step through the layers before.
 
     Raises:
         DryRunError: the step fails, or depends on what is in a tensor.
@@ -87,7 +89,7 @@ def dry_run(model: nn.Module, blocks: Sequence[Block], num_features: int) -> Dry
             model = training_copy(model)
         with dropout_key(model, 0), fake_mode:
             fake_blocks = [_fake_block(block, fake_mode, device) for block in blocks]
-            return _fake_step(model, fake_blocks, num_features)
+            return _fake_step(model, fake_blocks, num_features, layers or range(len(blocks)))
 
 
 def training_copy(model: nn.Module) -> nn.Module:
@@ -107,10 +109,22 @@ def feature_dtype(model: nn.Module) -> torch.dtype:
     return next(dtypes, torch.get_default_dtype())
 
 
-def _fake_step(model: nn.Module, blocks: Sequence[Block], num_features: int) -> DryRun:
+def _fake_step(model: nn.Module, blocks: Sequence[Block], num_features: int, layers: range) -> DryRun:
+    # Imported here and not above, as is what knows this package.
+    from betty.micro_batch_train.stages import compute_layers
+
     device = model_device(model)
     features = torch.empty(blocks[0].num_src, num_features, dtype=feature_dtype(model), device=device)
-    labels = torch.empty(blocks[-1].num_dst, dtype=torch.int64, device=device)
+    if layers.start > 0:
+        with torch.no_grad():
+            for layer_index in range(layers.start):
+                features = model.layer_forward(layer_index, _self_loops(features.shape[0], device), features)
+        features = torch.empty_like(features).requires_grad_()
+    if layers.stop == getattr(model, "num_layers", layers.stop):
+        labels = torch.empty(blocks[-1].num_dst, dtype=torch.int64, device=device)
+    else:
+        with torch.no_grad():
+            labels = torch.empty_like(compute_layers(model, layers, blocks, features))
 
     weights = [*model.parameters(), *model.buffers()]
     for parameter in model.parameters():
@@ -119,9 +133,14 @@ def _fake_step(model: nn.Module, blocks: Sequence[Block], num_features: int) -> 
     block_tensors = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_ids)]
 
     with LiveBytes([*weights, *gradients, *block_tensors, features, labels]) as made:
-        loss = nn.functional.cross_entropy(model(blocks, features), labels, reduction="sum")
-        made.in_backward = True
-        loss.backward()
+        results = compute_layers(model, layers, blocks, features)
+        if labels.dtype == torch.int64:
+            loss = nn.functional.cross_entropy(results, labels, reduction="sum")
+            made.in_backward = True
+            loss.backward()
+        else:
+            made.in_backward = True
+            results.backward(labels)
     hidden, backward = made.at_peak
     return DryRun(
         parameters=storage_bytes(weights),
@@ -132,6 +151,12 @@ def _fake_step(model: nn.Module, blocks: Sequence[Block], num_features: int) -> 
         backward=backward,
         gradients=storage_bytes(gradients),
     )
+
+
+def _self_loops(num_nodes: int, device: torch.device) -> Block:
+    """A block in which every node has itself as a neighbour."""
+    ids = torch.arange(num_nodes + 1, device=device)
+    return _FakeBlock(ids, ids[:-1].int(), ids[:-1])
 
 
 class _FakeBlock(Block):

@@ -26,7 +26,7 @@ class MemoryEstimate:
     Args:
         parameters: of the model.
         input_features: of the micro-batch's input nodes.
-        labels: of its output nodes.
+        labels: of its output nodes; in a stage before the last one the gradients of their results.
         blocks: their tensors.
         hidden: what layers return and what the backward needs of it.
         aggregator: what layers make on the way and keep for the backward.
@@ -69,6 +69,7 @@ def estimate_memory(
     accumulates: bool = True,
     num_features: int | None = None,
     device: torch.device | str = "cpu",
+    layers: range | None = None,
 ) -> MemoryEstimate:
     """Estimate what a forward and a backward on a micro-batch take at their peak, from shapes and degrees alone.
 
@@ -84,18 +85,31 @@ def estimate_memory(
         accumulates: whether parameters have gradients from earlier micro-batches.
         num_features: channels of the features; needed for a model without ``widths``, of which the first is that.
         device: where it is to run; CUDA's allocator rounds up, and kernels differ.
+        layers: of a stage, which the blocks are of, where it is one of several.
 
     Raises:
         BettyError: ``num_features`` is needed, or the dry run fails.
     """
     if not states_its_memory(model):
-        return _dry_run_estimate(model, blocks, optimizer_states, num_features)
+        return _dry_run_estimate(model, blocks, optimizer_states, num_features, layers)
     tape = Tape(next(model.parameters()).dtype, torch.device(device).type)
     _hold_model(tape, model, optimizer_states, accumulates)
-    features = _load(tape, blocks, model.widths[0])
-    with model.memory(tape, blocks, features) as logits:
-        _cross_entropy_memory(tape, blocks[-1].num_dst, model.widths[-1])
-    tape.free(logits)
+    first, stop = (0, len(blocks)) if layers is None else (layers.start, layers.stop)
+    features = _load(tape, blocks, model.widths[first])
+    is_last = stop == len(model.widths) - 1
+    num_outputs = blocks[-1].num_dst
+    if is_last:
+        tape.allocate("labels", num_outputs, dtype=torch.int64)
+    else:
+        of_results = tape.share(tape.allocate("labels", num_outputs, model.widths[stop]))
+    whole = layers is None or len(layers) == len(model.widths) - 1
+    memory = model.memory(tape, blocks, features) if whole else model.stage_memory(tape, layers, blocks, features)
+    with memory as results:
+        if is_last:
+            _cross_entropy_memory(tape, num_outputs, model.widths[-1])
+        else:
+            tape.gradient = of_results
+    tape.free(results)
     return MemoryEstimate(**{field.name: tape.at_peak.get(field.name, 0) for field in fields(MemoryEstimate)})
 
 
@@ -105,7 +119,11 @@ def states_its_memory(model: nn.Module) -> bool:
 
 
 def _dry_run_estimate(
-    model: nn.Module, blocks: Sequence[Block], optimizer_states: int, num_features: int | None
+    model: nn.Module,
+    blocks: Sequence[Block],
+    optimizer_states: int,
+    num_features: int | None,
+    layers: range | None,
 ) -> MemoryEstimate:
     if num_features is None:
         if not hasattr(model, "widths"):
@@ -113,7 +131,7 @@ def _dry_run_estimate(
                 f"how many features a {type(model).__name__} takes is not known; give num_features= or the model widths"
             )
         num_features = model.widths[0]
-    found = asdict(dry_run(model, blocks, num_features))
+    found = asdict(dry_run(model, blocks, num_features, layers))
     optimizer = optimizer_states * sum(parameter.nbytes for parameter in model.parameters())
     return MemoryEstimate(**found, aggregator=0, optimizer=optimizer)
 
@@ -154,6 +172,7 @@ def estimate_inference(
     tape = Tape(next(model.parameters()).dtype, torch.device(device).type, trains=False)
     _hold_model(tape, model, optimizer_states, accumulates=True)
     x = _load(tape, [block], model.widths[layer_index])
+    tape.allocate("labels", block.num_dst, dtype=torch.int64)
     # Entered only: there is no backward to come.
     forward = model.layer_memory(tape, layer_index, block, x)
     forward.__enter__()
@@ -171,12 +190,11 @@ def _hold_model(tape: Tape, model: nn.Module, optimizer_states: int, accumulates
 
 
 def _load(tape: Tape, blocks: Sequence[Block], num_features: int) -> Held:
-    """The blocks, which share their node ids, with features and labels; holds the features."""
+    """The blocks, which share their node ids, with features; holds these."""
     for block in blocks:
         for tensor in (block.indptr, block.indices):
             tape.allocate("blocks", tensor.numel(), dtype=tensor.dtype)
     tape.allocate("blocks", blocks[0].num_src, dtype=torch.int64)
-    tape.allocate("labels", blocks[-1].num_dst, dtype=torch.int64)
     return tape.share(tape.allocate("input_features", blocks[0].num_src, num_features))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -49,6 +50,16 @@ def _cut_all(full_batch: FullBatch, parts: Sequence[Tensor], at_once: int) -> li
     return [micro_batch for group in groups for micro_batch in cutter.cut(group)]
 
 
+class Watch(Protocol):
+    """Takes notice of micro-batches that follow each other; what it raises ends their loop."""
+
+    def begin(self) -> None:
+        """Nothing is loaded yet."""
+
+    def __call__(self, micro_batch: MicroBatch) -> None:
+        """The next micro-batch is to be loaded."""
+
+
 class MicroBatchLoader:
     """Yields the micro-batches of a full batch on the device, the next one being made while this one trains.
 
@@ -60,7 +71,9 @@ class MicroBatchLoader:
         full_batch: in host memory.
         parts: as for :func:`split`.
         device_loader: gathers and copies.
-        watch: takes notice of every micro-batch that is cut, before it is loaded; what it raises ends the loop.
+        watch: takes notice of every loop, and of every micro-batch that is cut, before it is loaded.
+        load_batch: called in place of ``device_loader.load``, for a micro-batch with other values than features and
+            labels.
     """
 
     def __init__(
@@ -68,13 +81,20 @@ class MicroBatchLoader:
         full_batch: FullBatch,
         parts: Sequence[Tensor],
         device_loader: DeviceLoader,
-        watch: Callable[[MicroBatch], None] | None = None,
+        watch: Watch | None = None,
+        load_batch: Callable[[MicroBatch, float], LoadedBatch] | None = None,
     ) -> None:
         check_parts(full_batch, parts)
         self._full_batch = full_batch
         self._parts = parts
         self._device_loader = device_loader
         self._watch = watch
+        self._load_batch = load_batch or device_loader.load
+
+    @property
+    def device(self) -> torch.device:
+        """Where micro-batches are brought."""
+        return self._device_loader.device
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -97,6 +117,8 @@ class MicroBatchLoader:
             (micro_batch,) = cutter.cut([part])
             if self._watch is not None:
                 self._watch(micro_batch)
-            return self._device_loader.load(micro_batch, prepare_s=time.perf_counter() - start)
+            return self._load_batch(micro_batch, time.perf_counter() - start)
 
+        if self._watch is not None:
+            self._watch.begin()
         return one_ahead(load_part, parts, self._device_loader.hand_over)

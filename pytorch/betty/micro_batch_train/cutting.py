@@ -95,7 +95,8 @@ class MicroBatchCutter:
                 blocks.append((torch.from_numpy(own_indptr), torch.from_numpy(indices.of(p))))
             own_ids = input_ids[nodes.starts[p] : nodes.starts[p + 1]]
             weight = part.numel() / self._full_batch.output_ids.numel()
-            micro_batches.append(MicroBatch(chain_blocks(blocks, own_ids), weight))
+            positions = torch.from_numpy(nodes.of(p))
+            micro_batches.append(MicroBatch(chain_blocks(blocks, own_ids), weight, positions))
         return micro_batches
 
 

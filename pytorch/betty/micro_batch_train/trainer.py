@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from betty.blocks import FullBatch
-from betty.device_loader import DeviceLoader, LoadedBatch
-from betty.errors import BettyError
+from betty.device_loader import DeviceLoader
 from betty.full_batch import FullBatchSource
 from betty.memory import states_its_memory, uncounted
-from betty.memory.shortage import is_mended_by_smaller_batches
-from betty.micro_batch_train.block_dataloader import MicroBatchLoader
 from betty.micro_batch_train.graph_partitioner import (
     SERVE_EVERY_EPOCH,
     Partitioner,
     PartitionProblem,
-    halves,
     re_partition,
 )
-from betty.micro_batch_train.memory_watch import MemoryWatch, OverBudgetError
-from betty.micro_batch_train.out_of_memory import all_gradients_or_none, let_go
+from betty.micro_batch_train.memory_watch import MemoryWatch
 from betty.micro_batch_train.output_graphs import MAX_SHARING
 from betty.micro_batch_train.plan import MicroBatchPlan, model_estimate
 from betty.micro_batch_train.planner import MARGIN
 from betty.micro_batch_train.planning_ahead import Planner, PlanningAhead
+from betty.micro_batch_train.stage_training import Stage, accumulate_in_stages
+from betty.micro_batch_train.step_record import StepRecord
 from betty.micro_batch_train.stored_parts import StoredTensors
 from betty.models import dropout_key
-from betty.models.node_mixing import inexact_by, mixes_nodes
 from betty.seeds import derive_seed
-from betty.training import BatchRecord, EpochRecord, backward_on_share
+from betty.training import EpochRecord
 
 logger = logging.getLogger(__name__)
 
@@ -100,36 +95,6 @@ class Partitioning:
         self.num_parts = int(learned["num_parts"])
 
 
-@dataclass(frozen=True)
-class StepRecord:
-    """What :func:`accumulate_gradients` did; times in seconds.
-
-    Args:
-        loss: of the output nodes that were trained on, divided by the number of those of the full batch.
-        split_s: that cutting micro-batches took.
-        transfer_s: that bringing them to the device took.
-        batches: what was trained on.
-        num_shortages: how often a micro-batch was split because it ran out of memory.
-    """
-
-    loss: float
-    split_s: float
-    transfer_s: float
-    batches: list[BatchRecord]
-    num_shortages: int = 0
-
-    @classmethod
-    def of_all(cls, steps: Sequence[StepRecord]) -> StepRecord:
-        """What several of them are together."""
-        return cls(
-            loss=sum(step.loss for step in steps),
-            split_s=sum(step.split_s for step in steps),
-            transfer_s=sum(step.transfer_s for step in steps),
-            batches=[record for step in steps for record in step.batches],
-            num_shortages=sum(step.num_shortages for step in steps),
-        )
-
-
 def accumulate_gradients(
     model: nn.Module,
     full_batch: FullBatch,
@@ -139,11 +104,9 @@ def accumulate_gradients(
     *,
     allow_inexact: bool = False,
 ) -> StepRecord:
-    """Add the full batch's gradient to the parameters', one micro-batch at a time.
+    """Add the full batch's gradient to the parameters', in a single stage, one micro-batch at a time.
 
-    A micro-batch that runs out of memory, while it is loaded or trained on, is dropped with all that it left behind,
-    split in two and tried again, as often as it takes. The gradient is the same to rounding: each output node's loss
-    is divided by the number of those of the full batch, however they are split.
+    See :func:`~betty.micro_batch_train.stage_training.accumulate_in_stages`.
 
     Args:
         model: called as ``model(blocks, features)``.
@@ -151,95 +114,10 @@ def accumulate_gradients(
         parts: int64 tensors of positions in ``full_batch.output_ids``, which together hold every position once.
         device_loader: brings micro-batches to the model's device.
         watch: takes notice of every micro-batch; one that is over its limit is split in two before it is loaded.
-        allow_inexact: whether to train by several micro-batches a model with layers that mix the nodes of a batch, see
-            :func:`~betty.models.node_mixing.mixes_nodes`.
-
-    Returns:
-        What was done; its batches are those that were trained on in the end.
-
-    Raises:
-        BettyError: the parts overlap or leave out output nodes, a single output node does not fit on the device, or
-            the model mixes nodes.
+        allow_inexact: whether to train by several micro-batches a model with layers that mix the nodes of a batch.
     """
-    loader = MicroBatchLoader(full_batch, parts, device_loader, watch)
-
-    def train(parts: Sequence[Tensor]) -> tuple[list[StepRecord], bool]:
-        if watch is not None:
-            watch.begin()
-        return _train_while_memory_lasts(model, loader.load(parts), num_outputs)
-
-    device, num_outputs = device_loader.device, full_batch.output_ids.numel()
-    waiting, steps = list(parts), []
-    num_shortages = 0
-    mixing_layer = None if allow_inexact else mixes_nodes(model, starts_training=False)
-    while waiting:
-        if mixing_layer and len(steps) + len(waiting) > 1:
-            raise inexact_by(mixing_layer)
-        trained, is_over_budget = train(waiting)
-        steps += trained
-        del waiting[: len(trained)]
-        if waiting and is_over_budget:
-            logger.info("micro-batch %d is over the budget with what this epoch sampled: split in two", len(steps) + 1)
-            waiting[:1] = halves(full_batch, waiting[0])
-        elif waiting:
-            _empty_cache(device)
-            part = waiting.pop(0)
-            remedy = "split in two" if part.numel() > 1 else "tried again alone"
-            number, of = len(steps) + 1, len(steps) + 1 + len(waiting)
-            message = "micro-batch %d of %d, output nodes: %d, ran out of memory on %s: %s"
-            logger.warning(message, number, of, part.numel(), device, remedy)
-            if part.numel() > 1:
-                num_shortages += 1
-                waiting = halves(full_batch, part) + waiting
-            elif alone := train([part])[0]:
-                steps += alone
-            else:
-                raise BettyError(
-                    f"output node {int(full_batch.output_ids[part])} does not fit on {device}, even as a micro-batch "
-                    "of its own; take smaller fan-outs or fewer hidden channels, or free memory there"
-                )
-    return replace(StepRecord.of_all(steps), num_shortages=num_shortages)
-
-
-def _train_while_memory_lasts(
-    model: nn.Module, micro_batches: Generator[LoadedBatch, None, None], num_outputs: int
-) -> tuple[list[StepRecord], bool]:
-    """Train on one micro-batch after the other, until there are no more or one does not fit.
-
-    Of that one, and of the next that was on its way, nothing is left.
-
-    Returns:
-        One record per micro-batch that was trained on, and whether the next one is over the budget; if there is a next
-        one and it is not, it ran out of memory.
-    """
-    steps, is_over_budget = [], False
-    with closing(micro_batches):
-        try:
-            for loaded in micro_batches:
-                steps.append(_train(model, loaded, num_outputs))
-                # Now, and not by the next one taking its name: the one after that is loaded from then on.
-                del loaded
-        except OverBudgetError as error:
-            is_over_budget = True
-            let_go(error)
-        except Exception as error:
-            if not is_mended_by_smaller_batches(error):
-                raise
-            let_go(error)
-    return steps, is_over_budget
-
-
-def _train(model: nn.Module, loaded: LoadedBatch, num_outputs: int) -> StepRecord:
-    with all_gradients_or_none(model.parameters()):
-        share, record = backward_on_share(model, loaded, num_outputs)
-        loss = share.item()
-    return StepRecord(loss, loaded.prepare_s, loaded.transfer_s, [record])
-
-
-def _empty_cache(device: torch.device) -> None:
-    """Give the driver back what PyTorch keeps for later: pieces of it may be too small for what comes."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    stage = Stage(range(len(full_batch.blocks)), parts, watch)
+    return accumulate_in_stages(model, full_batch, [stage], device_loader, allow_inexact=allow_inexact)
 
 
 class MicroBatchTrainer:

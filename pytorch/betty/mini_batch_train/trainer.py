@@ -49,7 +49,7 @@ class MiniBatchTrainer:
         jobs = range(self._mini_batches.num_batches)
         # Not by enumerate, which would hold each batch until it has the next one.
         for loaded in one_ahead(load, jobs, self._device_loader.hand_over):
-            num_outputs = loaded.labels.numel()
+            num_outputs = loaded.target.numel()
             optimizer.zero_grad(set_to_none=True)
             with dropout_key(model, derive_seed(self._seed, "dropout", run, epoch, len(batches))):
                 share, record = backward_on_share(model, loaded, num_outputs)
